@@ -1,0 +1,53 @@
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
+
+from pyspec._llama import Context
+from pyspec.sampling import SamplerPlan
+
+class Counts(TypedDict):
+    target_calls: int
+    target_rows: int
+    draft_calls: int
+    draft_rows: int
+    draft_failures: int
+    draft_us: int
+    verify_us: int
+    sampling_us: int
+
+class Decoder:
+    target: Context
+    draft: Context | None
+    replay: bool
+    def __init__(
+        self,
+        target: Context,
+        draft: Context | None = None,
+        *,
+        n_min: int = 0,
+        p_min: float = 0.0,
+        replay: bool = False,
+        check: bool | None = None,
+    ) -> None: ...
+    def begin(
+        self,
+        seq: int,
+        prompt: Sequence[int],
+        plan: SamplerPlan,
+        *,
+        stop_tokens: Sequence[int] = (),
+        n_logprobs: int = -1,
+    ) -> None: ...
+    def end(self, seq: int) -> None: ...
+    def plan(self, seq: int, *, budget: int = 0, prompt_rows: int = 0) -> None: ...
+    def propose(self) -> None: ...
+    def offer(self, seq: int, tokens: Iterable[int]) -> int: ...
+    def verify(self) -> None: ...
+    def pending(self, seq: int) -> int: ...
+    def n_committed(self, seq: int) -> int: ...
+    def n_synced(self, seq: int) -> int: ...
+    def tokens(self, seq: int) -> list[int]: ...
+    def drafted(self, seq: int) -> list[int]: ...
+    def result(self, seq: int) -> tuple[list[int], int, int, int, str | None]: ...
+    def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]: ...
+    def counts(self) -> Counts: ...
+    def check(self) -> None: ...

@@ -1,0 +1,181 @@
+// The target's own choice for one row of logits, through a libllama sampler chain.
+//
+// Three ways lead to the same token, and the cheapest one that is exact for the chain is taken:
+//   argmax     the chain always keeps and picks the largest logit (decided by SamplerPlan in Python)
+//   preselect  the chain keeps only its top k, and what comes before that step changes known tokens
+//              only: the k best raw logits and those tokens are a superset of what survives
+//   whole row  everything else
+// A grammar is applied by rejection as llama.cpp does (common/sampling.cpp): the chain picks first, and
+// only when its pick does not fit are all candidates filtered by the grammar and the chain asked again.
+#pragma once
+
+#include <llama.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "select.hpp"
+
+namespace pyspec {
+
+// Log-probabilities of one emitted token under the softmax over the raw row, before any sampler.
+struct TokenLogprobs {
+    float chosen = 0.0f;
+    std::vector<Scored> top;  // .logit holds the log-probability
+};
+
+// A row in which nothing can be chosen: every candidate is -inf or NaN.
+struct NoCandidate : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+class RowSampler {
+  public:
+    llama_sampler * chain = nullptr;    // borrowed: the Python objects outlive this one
+    llama_sampler * grammar = nullptr;  // borrowed, may be null
+    bool use_argmax = false;
+    int32_t preselect = 0;              // 0: whole rows
+    int32_t history = 0;                // the last so many accepted tokens may have changed logits
+    bool needs_accept = true;           // the chain has state that depends on accepted tokens
+    std::vector<llama_token> biased;    // tokens whose logits the chain changes whatever the history
+
+    // The prompt, as the chain sees it before the first choice. The grammar starts after it.
+    void see_prompt(const std::vector<llama_token> & tokens) {
+        recent_.clear();
+        for (llama_token t : tokens) {
+            accept_chain(t);
+        }
+    }
+
+    // Chooses from logits[0..n_vocab) and accepts the choice. -1, with the reason in `error`, when nothing
+    // can be chosen; no exception of libllama's gets past here, so callers need no GIL to handle one.
+    llama_token sample(const float * logits, int32_t n_vocab, std::string & error) noexcept {
+        try {
+            const llama_token id = choose(logits, n_vocab);
+            if (grammar != nullptr) {
+                llama_sampler_accept(grammar, id);
+            }
+            accept_chain(id);
+            return id;
+        } catch (const std::exception & e) {
+            error = e.what();
+            return -1;
+        }
+    }
+
+    // The row's log-probabilities: of the chosen token, and of the n_top best.
+    static void logprobs(const float * logits, int32_t n_vocab, llama_token chosen, int32_t n_top, TokenLogprobs & out) {
+        const double norm = log_sum_exp(logits, n_vocab);
+        out.chosen = (float) (logits[chosen] - norm);
+        top_k(logits, n_vocab, n_top, out.top);
+        for (Scored & s : out.top) {
+            s.logit = (float) (s.logit - norm);
+        }
+    }
+
+  private:
+    std::vector<llama_token> recent_;         // last `history` accepted tokens, newest last
+    std::vector<llama_token_data> candidates_;
+    std::vector<Scored> best_;
+
+    void accept_chain(llama_token id) {
+        if (needs_accept) {
+            llama_sampler_accept(chain, id);
+        }
+        if (history > 0 && preselect > 0) {
+            if ((int32_t) recent_.size() == 2 * history) {
+                recent_.erase(recent_.begin(), recent_.end() - history + 1);
+            }
+            recent_.push_back(id);
+        }
+    }
+
+    llama_token choose(const float * logits, int32_t n_vocab) {
+        llama_token id;
+        if (use_argmax) {
+            id = argmax(logits, n_vocab);
+        } else {
+            load(logits, n_vocab);
+            id = apply_chain();
+        }
+        if (id < 0) {
+            throw NoCandidate("every logit of the row is -inf or NaN after the sampler chain");
+        }
+        if (grammar == nullptr || fits_grammar(id)) {
+            return id;
+        }
+        load_whole(logits, n_vocab);
+        llama_token_data_array all = { candidates_.data(), candidates_.size(), -1, false };
+        llama_sampler_apply(grammar, &all);
+        candidates_.resize(all.size);
+        id = apply_chain();
+        if (id < 0) {
+            throw NoCandidate("no token of the vocabulary fits the grammar here");
+        }
+        return id;
+    }
+
+    bool fits_grammar(llama_token id) {
+        llama_token_data one = { id, 1.0f, 0.0f };
+        llama_token_data_array single = { &one, 1, -1, false };
+        llama_sampler_apply(grammar, &single);
+        return single.size == 1 && single.data[0].logit != -INFINITY;
+    }
+
+    // Runs the chain over candidates_; -1 when it leaves nothing that can be chosen.
+    llama_token apply_chain() {
+        const bool any = std::any_of(candidates_.begin(), candidates_.end(), [](const llama_token_data & c) {
+            return c.logit > -INFINITY;  // false for NaN
+        });
+        if (!any) {
+            return -1;
+        }
+        llama_token_data_array cur = { candidates_.data(), candidates_.size(), -1, false };
+        llama_sampler_apply(chain, &cur);
+        if (cur.selected < 0 || (size_t) cur.selected >= cur.size) {
+            return -1;
+        }
+        const llama_token_data & picked = cur.data[cur.selected];
+        return picked.logit > -INFINITY ? picked.id : -1;
+    }
+
+    void load(const float * logits, int32_t n_vocab) {
+        if (preselect > 0 && preselect < n_vocab) {
+            load_best(logits, n_vocab);
+        } else {
+            load_whole(logits, n_vocab);
+        }
+    }
+
+    void load_whole(const float * logits, int32_t n_vocab) {
+        candidates_.resize((size_t) n_vocab);
+        for (int32_t i = 0; i < n_vocab; ++i) {
+            candidates_[i] = { i, logits[i], 0.0f };
+        }
+    }
+
+    // In id order, as whole rows are, so that the chain sees the same order either way.
+    void load_best(const float * logits, int32_t n_vocab) {
+        top_k(logits, n_vocab, preselect, best_);
+        candidates_.clear();
+        for (const Scored & s : best_) {
+            candidates_.push_back({ s.id, s.logit, 0.0f });
+        }
+        const size_t seen = std::min(recent_.size(), (size_t) history);
+        for (auto it = recent_.end() - (ptrdiff_t) seen; it != recent_.end(); ++it) {
+            candidates_.push_back({ *it, logits[*it], 0.0f });
+        }
+        for (llama_token t : biased) {
+            candidates_.push_back({ t, logits[t], 0.0f });
+        }
+        const auto by_id = [](const llama_token_data & a, const llama_token_data & b) { return a.id < b.id; };
+        const auto same_id = [](const llama_token_data & a, const llama_token_data & b) { return a.id == b.id; };
+        std::sort(candidates_.begin(), candidates_.end(), by_id);
+        candidates_.erase(std::unique(candidates_.begin(), candidates_.end(), same_id), candidates_.end());
+    }
+};
+
+}  // namespace pyspec

@@ -1,0 +1,135 @@
+// Choosing tokens from a row of logits: the best one, the k best, and log-probabilities.
+//
+// A row is n_vocab floats, up to a megabyte, and is read once per verified token: these loops are
+// memory-bound and written so that the compiler turns the inner one into vector instructions.
+// Ties go to the lower token id everywhere, so that a result never depends on the instruction set.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
+#define PYSPEC_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#else
+#define PYSPEC_VECTOR_CLONES
+#endif
+
+namespace pyspec {
+
+struct Scored {
+    int32_t id;
+    float logit;
+};
+
+// Better logit first; of equal ones the lower id.
+inline bool ranks_before(const Scored & a, const Scored & b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+constexpr int32_t select_block = 1024;
+
+// The largest value of x[0..n); NaN is never the largest. -inf for n == 0.
+PYSPEC_VECTOR_CLONES
+inline float largest(const float * x, int32_t n) {
+    constexpr int32_t lanes = 64;
+    float lane[lanes];
+    for (int32_t j = 0; j < lanes; ++j) {
+        lane[j] = -std::numeric_limits<float>::infinity();
+    }
+    int32_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        for (int32_t j = 0; j < lanes; ++j) {
+            lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+        }
+    }
+    float best = -std::numeric_limits<float>::infinity();
+    for (int32_t j = 0; j < lanes; ++j) {
+        best = lane[j] > best ? lane[j] : best;
+    }
+    for (; i < n; ++i) {
+        best = x[i] > best ? x[i] : best;
+    }
+    return best;
+}
+
+// Index of the largest value, the lowest one of equals; -1 when no value is above -inf.
+inline int32_t argmax(const float * x, int32_t n) {
+    float best = -std::numeric_limits<float>::infinity();
+    int32_t at = -1;
+    for (int32_t b = 0; b < n; b += select_block) {
+        const float m = largest(x + b, std::min(select_block, n - b));
+        if (m > best) {
+            best = m;
+            at = b;
+        }
+    }
+    if (at < 0) {
+        return -1;
+    }
+    while (x[at] != best) {
+        ++at;
+    }
+    return at;
+}
+
+// The k best of x[0..n) in ranking order (fewer when fewer are above -inf or not NaN).
+// A heap holds the k best seen; blocks whose largest value cannot enter it are skipped unread.
+inline void top_k(const float * x, int32_t n, int32_t k, std::vector<Scored> & out) {
+    out.clear();
+    if (k <= 0) {
+        return;
+    }
+    const auto worst_on_top = [](const Scored & a, const Scored & b) { return ranks_before(a, b); };
+    float enter = -std::numeric_limits<float>::infinity();  // a value has to be above this one
+    for (int32_t b = 0; b < n; b += select_block) {
+        const int32_t end = std::min(b + select_block, n);
+        if (!(largest(x + b, end - b) > enter)) {
+            continue;
+        }
+        for (int32_t i = b; i < end; ++i) {
+            if (!(x[i] > enter)) {
+                continue;
+            }
+            if ((int32_t) out.size() == k) {
+                std::pop_heap(out.begin(), out.end(), worst_on_top);
+                out.back() = { i, x[i] };
+            } else {
+                out.push_back({ i, x[i] });
+            }
+            std::push_heap(out.begin(), out.end(), worst_on_top);
+            if ((int32_t) out.size() == k) {
+                enter = out.front().logit;
+            }
+        }
+    }
+    std::sort(out.begin(), out.end(), ranks_before);
+}
+
+// log(sum(exp(x))) of a row, in double: the normaliser of its log-probabilities.
+inline double log_sum_exp(const float * x, int32_t n) {
+    const float m = largest(x, n);
+    if (!std::isfinite(m)) {
+        return m;
+    }
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; ++i) {
+        sum += std::exp((double) (x[i] - m));
+    }
+    return m + std::log(sum);
+}
+
+// Probability of the first of some best logits among just these (llama.cpp's draft confidence:
+// a softmax over the ten best candidates, common/speculative.cpp).
+inline float confidence(const std::vector<Scored> & best) {
+    float sum = 0.0f;
+    for (const Scored & s : best) {
+        sum += std::exp(s.logit - best[0].logit);
+    }
+    return best.empty() ? 0.0f : 1.0f / sum;
+}
+
+}  // namespace pyspec

@@ -1,0 +1,81 @@
+// What the decoder knows about one sequence, between rounds and within one.
+//
+//   tokens   T, the committed tokens. The target's memory holds exactly these, at positions 0..|T|-1.
+//   seed     the last sampled token: emitted, evaluated by nobody yet; its position is |T|. -1: none yet.
+//   pending  prompt tokens that are not committed yet.
+//   draft    proposals for the positions |T|+1, |T|+2, ... of this round.
+//
+// The draft model's memory holds the tokens up to `synced` (excluded), token i at position i - draft_gap.
+// draft_gap is 0 until the draft's context window is full and moves on. Within a round the memory may also hold
+// the seed and the first n_evaluated proposals behind them.
+#pragma once
+
+#include <llama.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "row_sampler.hpp"
+
+namespace pyspec {
+
+struct Sequence {
+    // between rounds
+    bool active = false;
+    std::vector<llama_token> tokens;
+    std::vector<llama_token> pending;
+    llama_token seed = -1;
+    int32_t synced = 0;
+    int32_t draft_gap = 0;
+    RowSampler sampler;
+    std::vector<llama_token> stop_tokens;  // nothing after one of these is accepted
+    int32_t n_logprobs = -1;               // -1: none are computed
+
+    // the plan of this round
+    int32_t budget = 0;       // most tokens to propose; 0: the draft is not asked
+    int32_t prompt_rows = 0;  // prompt tokens to evaluate
+
+    // this round
+    std::vector<llama_token> draft;
+    bool seed_evaluated = false;  // the draft's memory holds the seed
+    int32_t n_evaluated = 0;      // and this many proposals
+    bool drafting = false;
+    int32_t draft_row = 0;        // this sequence's output row in the draft batch
+    int32_t first_row = 0;        // its first row in the target batch
+    int32_t n_rows = 0;
+    int32_t n_discarded = 0;      // proposals of a draft that was shorter than n_min
+
+    // its result
+    std::vector<llama_token> emitted;
+    std::vector<TokenLogprobs> logprobs;
+    int32_t n_accepted = 0;
+    std::string error;  // why no token could be chosen; empty when all went well
+
+    void reset() { *this = Sequence(); }
+
+    void begin_round() {
+        budget = 0;
+        prompt_rows = 0;
+        draft.clear();
+        seed_evaluated = false;
+        n_evaluated = 0;
+        drafting = false;
+        n_rows = 0;
+        n_discarded = 0;
+        emitted.clear();
+        logprobs.clear();
+        n_accepted = 0;
+        error.clear();
+    }
+
+    // Past its prompt, with a token to go on from.
+    bool generating() const { return active && pending.empty() && seed >= 0; }
+
+    bool stops_at(llama_token id) const {
+        return std::find(stop_tokens.begin(), stop_tokens.end(), id) != stop_tokens.end();
+    }
+};
+
+}  // namespace pyspec
