@@ -103,7 +103,7 @@ def copy_hashing(source: IO[bytes], to: IO[bytes] | None) -> str:
 
 
 def join_hashing(paths: Iterable[Path], to: IO[bytes], advance: Callable[[int], None]) -> str:
-    """Writes files one after the other, telling ``advance`` the size of each step; the sha256 of the whole."""
+    """Writes files one after the other, telling ``advance`` each step's size; the sha256 of the whole."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

