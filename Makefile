@@ -1,0 +1,60 @@
+# pyspec. `make help` lists what there is.
+
+VENV   ?= .venv
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python3.10,$(shell \
+	command -v $(p) >/dev/null 2>&1 && $(p) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' \
+	>/dev/null 2>&1 && echo $(p))))
+
+bin    := $(VENV)/bin
+stamp  := $(VENV)/.pyspec-tools
+editable := $(VENV)/.pyspec-editable
+
+# The build finds cmake and ninja on the path, these first.
+export PATH := $(abspath $(bin)):$(PATH)
+
+PROMPT ?= Write a short story about a lighthouse keeper who finds a letter in a bottle.
+
+# The packages pyproject.toml lists for building; tomllib is in Python 3.11, pip carries its predecessor.
+build_requires = $(bin)/python -c 'exec("try: import tomllib\nexcept ImportError: from pip._vendor import tomli as tomllib"); \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'
+
+.DEFAULT_GOAL := help
+.PHONY: help venv build run test lint bench clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do \
+		printf '  make %-8s %s\n' "$$t" "$$d"; done
+
+venv: $(stamp) ## create the virtual environment with the tools to build, test and lint
+
+$(stamp): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.10 or newer with venv found; name one: make PYTHON=/path/to/python3"; exit 1; }
+	test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
+	$(build_requires) > $(VENV)/build-requires.txt
+	$(bin)/python -m pip install -q --disable-pip-version-check -r $(VENV)/build-requires.txt
+	touch $@
+
+# Compiles what changed. The package itself is installed once, as a link to this tree.
+build: $(editable) ## compile the extension modules and libllama in place
+	$(bin)/python setup.py -q build_ext --inplace
+
+$(editable): $(stamp) pyproject.toml setup.py
+	$(bin)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[cli,test,dev,bench]'
+	touch $@
+
+run: build ## fetch SmolLM2 and write text with speculative decoding, compared with plain decoding
+	$(bin)/pyspec models fetch smollm2-f32
+	$(bin)/pyspec generate -m smollm2-f32 -md smollm2 -p "$(PROMPT)" -n 160 --spec-draft-n-max 8 --compare
+
+test: build ## run all tests, the ones on real models included (ARGS="-k name" to choose)
+	$(bin)/python -m pytest $(ARGS)
+
+lint: $(stamp) ## ruff and mypy
+	$(bin)/ruff check .
+	$(bin)/mypy
+
+bench: build ## compare with llama.cpp's own speculative decoding on this machine
+	$(bin)/python benchmarks/compare.py
+
+clean: ## remove what was built (not the virtual environment, not fetched sources and models)
+	rm -rf build dist pyspec/lib pyspec/_build_info.py pyspec/*.so *.egg-info

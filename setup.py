@@ -1,0 +1,158 @@
+"""Builds the native half of pyspec: libllama, ggml and the Cython modules, with CMake.
+
+Everything else about the package is in pyproject.toml. What a user can set, all through the environment:
+
+``CMAKE_ARGS``
+    Further arguments for CMake, split as a shell would, for instance ``-DGGML_CUDA=on``.
+``CMAKE_BUILD_PARALLEL_LEVEL``
+    How many compilers run at once; all cores unless set.
+``PYSPEC_LLAMA_CPP``
+    A llama.cpp source tree to build instead of the pinned one, see vendor/README.md.
+
+The build directory is kept (``build/<python>-<platform>``), so that a second build compiles only what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
+from setuptools.errors import CompileError
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "vendor"))
+
+import fetch_llama_cpp  # noqa: E402
+
+# Variables that CMake reads once, when a build directory is configured first. A build with other values gets a
+# directory of its own: it would otherwise silently keep the old ones.
+CONFIGURING = ("CMAKE_ARGS", "CMAKE_GENERATOR", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CUDACXX",
+               "CUDAFLAGS", "CUDAHOSTCXX", "ARCHFLAGS", "MACOSX_DEPLOYMENT_TARGET", "PYSPEC_LLAMA_CPP")  # fmt: skip
+
+
+def llama_source(override: str | None) -> fetch_llama_cpp.Source:
+    """The llama.cpp tree to build, fetched if need be."""
+    try:
+        return fetch_llama_cpp.source_dir(override=override)
+    except fetch_llama_cpp.SourceError as error:
+        raise CompileError(str(error)) from error
+
+
+class Build(build):
+    """``build``, from an empty staging folder: files deleted from the source would stay in every later wheel."""
+
+    def run(self) -> None:
+        shutil.rmtree(Path(self.build_lib) / "pyspec", ignore_errors=True)
+        super().run()
+
+
+class BuildNative(build_ext):
+    """``build_ext``, by CMake."""
+
+    def run(self) -> None:
+        source = llama_source(os.environ.get(fetch_llama_cpp.ENV_VAR))
+        env = tool_environment()
+        folder = build_folder(env)
+        cmake = find_tool("cmake", env)
+        forget_moved_cache(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.cmake([cmake, "-S", str(ROOT), "-B", str(folder), *self.arguments(source, env)], env, "configure")
+        self.cmake([cmake, "--build", str(folder), "--target", "pyspec_all"], env, "compile")
+        prefix = ROOT if self.inplace else Path(self.build_lib).resolve()
+        self.cmake(
+            [cmake, "--install", str(folder), "--component", "pyspec", "--prefix", str(prefix)], env, "install"
+        )
+        remove_strangers(folder, prefix / "pyspec" / "lib")
+
+    def arguments(self, source: fetch_llama_cpp.Source, env: dict[str, str]) -> list[str]:
+        """CMake's command line: ours first, so that the user's wins."""
+        users = env.get("CMAKE_ARGS", "")
+        arguments = [
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DPYSPEC_VERSION={self.distribution.get_version()}",
+            f"-DPYSPEC_LLAMA_CPP={source.path}",
+            f"-DPYSPEC_LLAMA_COMMIT={source.commit or ''}",
+            f"-DPYSPEC_CMAKE_ARGS={users}",
+        ]
+        ninja = shutil.which("ninja", path=env["PATH"])
+        if ninja and "CMAKE_GENERATOR" not in env:
+            # Named each time: pip's build environment, and the ninja in it, has another path in every run.
+            arguments += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        return arguments + shlex.split(users)
+
+    def cmake(self, command: list[str], env: dict[str, str], step: str) -> None:
+        """Run one step; what CMake has to say goes to the terminal as it says it."""
+        print("+", shlex.join(command), flush=True)
+        status = subprocess.run(command, env=env, check=False).returncode
+        if status != 0:
+            raise CompileError(
+                f"CMake could not {step} pyspec (status {status}). Its own message is above; "
+                f"CMAKE_ARGS was {env.get('CMAKE_ARGS', '')!r}."
+            )
+
+
+class SourceDistribution(sdist):
+    """``sdist`` with the pinned llama.cpp inside, so that it builds without a network."""
+
+    def run(self) -> None:
+        llama_source(None)
+        super().run()
+
+
+def tool_environment() -> dict[str, str]:
+    """The environment CMake runs in: the tools of this Python's environment found first, even if not activated."""
+    env = dict(os.environ)
+    env["PATH"] = os.pathsep.join([env.get("PATH", os.defpath), sysconfig.get_path("scripts")])
+    # Lets ccache recognise a file compiled in another directory, a source distribution unpacked by pip for one.
+    env.setdefault("CCACHE_BASEDIR", str(ROOT))
+    return env
+
+
+def find_tool(name: str, env: dict[str, str]) -> str:
+    path = shutil.which(name, path=env["PATH"])
+    if path is None:
+        raise CompileError(f"{name} was not found. With --no-build-isolation, first: pip install {name}")
+    return path
+
+
+def build_folder(env: dict[str, str]) -> Path:
+    """The build directory for this interpreter and these settings."""
+    name = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+    settings = {key: env[key] for key in CONFIGURING if env.get(key)}
+    if settings:
+        name += "-" + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return ROOT / "build" / name
+
+
+def forget_moved_cache(folder: Path) -> None:
+    """Remove a build directory that came here as part of a copied tree: CMake refuses to use it."""
+    cache = folder / "CMakeCache.txt"
+    if cache.exists() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text(encoding="utf-8"):
+        shutil.rmtree(folder)
+
+
+def remove_strangers(folder: Path, libraries: Path) -> None:
+    """Remove libraries that an earlier build with other settings left in the package."""
+    installed = (folder / "install_manifest_pyspec.txt").read_text(encoding="utf-8").splitlines()
+    for file in libraries.iterdir():
+        if str(file) not in installed:
+            file.unlink()
+
+
+setup(
+    # Named so that setuptools knows the package to be platform-specific; CMakeLists.txt lists the real ones.
+    ext_modules=[Extension("pyspec._llama", sources=[])],
+    cmdclass={"build": Build, "build_ext": BuildNative, "sdist": SourceDistribution},
+)
