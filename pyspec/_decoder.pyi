@@ -1,33 +1,31 @@
 from collections.abc import Iterable, Sequence
-from typing import TypedDict
 
+from pyspec._drafting import DraftCounts, DraftRunner
 from pyspec._llama import Context
 from pyspec.sampling import SamplerPlan
 
-class Counts(TypedDict):
+class Counts(DraftCounts):
     target_calls: int
     target_rows: int
-    draft_calls: int
-    draft_rows: int
-    draft_failures: int
-    draft_us: int
     verify_us: int
     sampling_us: int
 
 class Decoder:
-    target: Context
-    draft: Context | None
-    replay: bool
-    def __init__(
-        self,
-        target: Context,
-        draft: Context | None = None,
-        *,
-        n_min: int = 0,
-        p_min: float = 0.0,
-        replay: bool = False,
-        check: bool | None = None,
-    ) -> None: ...
+    """The target, at most one draft model, and the state of every sequence.
+
+    Args:
+        target: context of the model whose text is wanted. Its memory is this object's alone.
+        drafter: a small model that drafts, or None.
+        check: verify the invariants after each round (AssertionError); None: as PYSPEC_CHECK says.
+
+    Not thread-safe: one thread at a time may call it. Calls release the GIL while libllama works.
+    """
+
+    @property
+    def target(self) -> Context: ...
+    @property
+    def drafter(self) -> DraftRunner | None: ...
+    def __init__(self, target: Context, drafter: DraftRunner | None = None, *, check: bool | None = None) -> None: ...
     def begin(
         self,
         seq: int,
@@ -36,18 +34,31 @@ class Decoder:
         *,
         stop_tokens: Sequence[int] = (),
         n_logprobs: int = -1,
-    ) -> None: ...
-    def end(self, seq: int) -> None: ...
-    def plan(self, seq: int, *, budget: int = 0, prompt_rows: int = 0) -> None: ...
-    def propose(self) -> None: ...
-    def offer(self, seq: int, tokens: Iterable[int]) -> int: ...
-    def verify(self) -> None: ...
-    def pending(self, seq: int) -> int: ...
-    def n_committed(self, seq: int) -> int: ...
-    def n_synced(self, seq: int) -> int: ...
-    def tokens(self, seq: int) -> list[int]: ...
-    def drafted(self, seq: int) -> list[int]: ...
-    def result(self, seq: int) -> tuple[list[int], int, int, int, str | None]: ...
-    def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]: ...
-    def counts(self) -> Counts: ...
-    def check(self) -> None: ...
+    ) -> None:
+        """Starts a request on a sequence; whatever the sequence held is forgotten."""
+    def end(self, seq: int) -> None:
+        """Forgets a sequence and frees its cells in both memories."""
+    def plan(self, seq: int, *, budget: int = 0, prompt_rows: int = 0) -> None:
+        """Opens a round for one sequence."""
+    def propose(self) -> None:
+        """Lets the draft model draft for all planned sequences that have a budget and no draft yet."""
+    def offer(self, seq: int, tokens: Iterable[int]) -> int:
+        """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget."""
+    def verify(self) -> None:
+        """One target decode of all planned sequences; samples, commits, cuts both memories."""
+    def pending(self, seq: int) -> int:
+        """Tokens to read before anything is generated."""
+    def n_committed(self, seq: int) -> int:
+        """Tokens in the target's memory; the seed is not among them."""
+    def tokens(self, seq: int) -> list[int]:
+        """The committed tokens, then the seed if there is one."""
+    def drafted(self, seq: int) -> list[int]:
+        """The draft of this round as it will be, or was, submitted."""
+    def result(self, seq: int) -> tuple[list[int], int, int, int, str | None]:
+        """The round's outcome: (emitted tokens, drafted, accepted, discarded, why none could be chosen or None)."""
+    def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]:
+        """Per emitted token of the round: (its log-probability, [(id, log-probability), ...] best first)."""
+    def counts(self) -> Counts:
+        """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
+    def check(self) -> None:
+        """Compares the bookkeeping with both memories; AssertionError names the sequence and what is off."""

@@ -13,27 +13,18 @@ Positions. P = |tokens| is the seed's position. The target's batch for a sequenc
 drafted tokens at P+1..P+k, each an output row: row i holds the logits for position P+i+1. With `a` tokens accepted
 the rows 0..a were used and a+1 tokens are emitted; the seed and the first a of them are committed, and everything
 from P+a+1 on is cut from the target's memory. The last emitted token is the new seed.
-
-The draft is never evaluated twice: its memory keeps the cells of accepted proposals, and what it has not seen is
-fed together with the next seed (`Sequence.synced` is the watermark). ``replay=True`` does instead what llama.cpp's
-common/speculative.cpp does, evaluating every target batch on the draft as well; it is there to compare with.
 """
 
 from libc.stdint cimport int32_t, int64_t
-from libcpp.vector cimport vector
 
+from pyspec._drafting cimport DraftRunner
 from pyspec._llama cimport Context, Sampler
+from pyspec._sequence cimport Sequence, TokenLogprobs, add_row, decode_and_wait
 from pyspec.libllama cimport (
-    llama_batch_ext,
-    llama_batch_ext_add_token,
     llama_batch_ext_clear,
     llama_batch_ext_free,
     llama_batch_ext_init,
-    llama_batch_ext_set_output_logits,
-    llama_batch_ext_set_pos,
     llama_get_logits_ith,
-    llama_memory_can_shift,
-    llama_memory_seq_add,
     llama_memory_seq_pos_max,
     llama_memory_seq_rm,
     llama_pos,
@@ -46,12 +37,6 @@ import os
 
 from pyspec.errors import DecodeError, InvalidRequest
 
-# Tokens that stay at the front when the draft's window moves on: attention leans on the first few
-# (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
-cdef int32_t WINDOW_KEEP = 4
-
-cdef int32_t ABORTED = 2
-
 cdef dict REASONS = {
     1: "no room in the target's memory",
     2: "aborted",
@@ -62,64 +47,34 @@ cdef dict REASONS = {
 }
 
 
-cdef inline int32_t add_row(
-    llama_batch_ext * batch, llama_token token, llama_pos pos, llama_seq_id seq, bint output
-) noexcept nogil:
-    cdef int32_t row = llama_batch_ext_add_token(batch, seq, token)
-    llama_batch_ext_set_pos(batch, row, &pos)
-    if output:
-        llama_batch_ext_set_output_logits(batch, row, True)
-    return row
-
-
 cdef class Decoder:
     """The target, at most one draft model, and the state of every sequence.
 
     Args:
         target: context of the model whose text is wanted. Its memory is this object's alone.
-        draft: context of a smaller model with the same vocabulary, or None.
-        n_min: shortest draft of the draft model that is submitted; shorter ones are discarded.
-        p_min: 0..1; the draft model stops before a token it is less sure of (softmax over its ten best).
-        replay: evaluate every target batch on the draft as well instead of synchronising lazily.
+        drafter: a small model that drafts, or None.
         check: verify the invariants after each round (AssertionError); None: as PYSPEC_CHECK says.
 
     Not thread-safe: one thread at a time may call it. Calls release the GIL while libllama works.
     """
 
-    def __cinit__(self, Context target not None, Context draft=None, *, int n_min=0, float p_min=0.0,
-                  bint replay=False, check=None):
-        self.target = target
-        self.draft = draft
-        self.n_min = n_min
-        self.p_min = p_min
-        self.replay = replay and draft is not None
-        self.checked = os.environ.get("PYSPEC_CHECK", "0") not in ("", "0") if check is None else bool(check)
+    def __cinit__(self, Context target not None, DraftRunner drafter=None, *, check=None):
         target.enter(False)
         try:
-            self.target_memory = target.memory_ptr
-            self.target_batch = llama_batch_ext_init(target.ptr)
+            self.memory = target.memory_ptr
+            self.batch = llama_batch_ext_init(target.ptr)
         finally:
             target.leave()
+        self.target = target
+        self.drafter = drafter
         self.n_vocab = <int32_t> target.n_vocab
-        self.n_draftable = self.n_vocab
-        if draft is not None:
-            draft.enter(False)
-            try:
-                self.draft_memory = draft.memory_ptr
-                self.draft_batch = llama_batch_ext_init(draft.ptr)
-                self.draft_can_shift = llama_memory_can_shift(self.draft_memory)
-            finally:
-                draft.leave()
-            self.n_draftable = min(self.n_vocab, <int32_t> draft.n_vocab)
-            self.draft_capacity = <int32_t> draft.n_ctx_seq
+        self.checked = os.environ.get("PYSPEC_CHECK", "0") not in ("", "0") if check is None else bool(check)
         self.sequences.resize(target.n_seq_max)
         self.borrowed = [None] * target.n_seq_max
 
     def __dealloc__(self):
-        if self.target_batch != NULL:
-            llama_batch_ext_free(self.target_batch)
-        if self.draft_batch != NULL:
-            llama_batch_ext_free(self.draft_batch)
+        if self.batch != NULL:
+            llama_batch_ext_free(self.batch)
 
     cdef Sequence * sequence(self, int seq) except NULL:
         if seq < 0 or <size_t> seq >= self.sequences.size():
@@ -161,15 +116,15 @@ cdef class Decoder:
         cdef Sequence * s = self.sequence(seq)
         self.target.enter(False)
         try:
-            llama_memory_seq_rm(self.target_memory, seq, -1, -1)
+            llama_memory_seq_rm(self.memory, seq, -1, -1)
         finally:
             self.target.leave()
-        if self.draft is not None:
-            self.draft.enter(False)
+        if self.drafter is not None:
+            self.drafter.context.enter(False)
             try:
-                llama_memory_seq_rm(self.draft_memory, seq, -1, -1)
+                self.drafter.forget(seq)
             finally:
-                self.draft.leave()
+                self.drafter.context.leave()
         s.reset()
         self.borrowed[seq] = None
 
@@ -178,7 +133,7 @@ cdef class Decoder:
 
         Args:
             budget: most tokens that may be drafted; 0: none are asked for.
-            prompt_rows: how many prompt tokens to evaluate, while ``pending(seq)`` is above 0.
+            prompt_rows: how many pending tokens to evaluate, while ``pending(seq)`` is above 0.
         """
         cdef Sequence * s = self.sequence(seq)
         s.begin_round()
@@ -186,18 +141,15 @@ cdef class Decoder:
         s.prompt_rows = min(max(prompt_rows, 0), <int32_t> s.pending.size())
 
     def propose(self):
-        """Lets the draft model draft for all planned sequences that have a budget and no draft yet.
-
-        A draft model that fails ends its drafts early and is counted; it never fails the round.
-        """
-        if self.draft is None:
+        """Lets the draft model draft for all planned sequences that have a budget and no draft yet."""
+        if self.drafter is None:
             return
-        self.draft.enter(True)
+        self.drafter.context.enter(True)
         try:
             with nogil:
-                self.c_propose()
+                self.drafter.propose(&self.sequences)
         finally:
-            self.draft.leave()
+            self.drafter.context.leave()
 
     def offer(self, int seq, tokens):
         """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget.
@@ -205,11 +157,10 @@ cdef class Decoder:
         The draft ends before the first id that is not in the target's vocabulary. Returns how many were taken.
         """
         cdef Sequence * s = self.sequence(seq)
-        cdef int64_t token
         if not s.generating() or not s.draft.empty():
             return 0
         for token in tokens:
-            if <int32_t> s.draft.size() >= s.budget or token < 0 or token >= self.n_vocab:
+            if <int32_t> s.draft.size() >= s.budget or not 0 <= token < self.n_vocab:
                 break
             s.draft.push_back(<llama_token> token)
         return s.draft.size()
@@ -222,46 +173,41 @@ cdef class Decoder:
                 round, without its draft, and the round may be tried again.
         """
         cdef int32_t code
-        self.fill_target_batch()
-        if self.n_target_rows == 0:
+        self.fill_batch()
+        if self.n_rows == 0:
             return
-        if self.n_target_rows > <int32_t> self.target.n_batch:
-            raise InvalidRequest(f"{self.n_target_rows} rows were planned, n_batch is {self.target.n_batch}")
-        if self.n_target_outputs > <int32_t> self.target.n_outputs_max:
+        if self.n_rows > <int32_t> self.target.n_batch:
+            raise InvalidRequest(f"{self.n_rows} rows were planned, n_batch is {self.target.n_batch}")
+        if self.n_outputs > <int32_t> self.target.n_outputs_max:
             raise InvalidRequest(
-                f"{self.n_target_outputs} output rows were planned, n_outputs_max is {self.target.n_outputs_max}")
+                f"{self.n_outputs} output rows were planned, n_outputs_max is {self.target.n_outputs_max}")
         self.target.enter(True)
         try:
-            if self.draft is not None:
-                self.draft.enter(True)
+            if self.drafter is not None:
+                self.drafter.context.enter(True)
             try:
                 with nogil:
-                    code = self.c_verify()
+                    code = self.decode_round()
             finally:
-                if self.draft is not None:
-                    self.draft.leave()
+                if self.drafter is not None:
+                    self.drafter.context.leave()
         finally:
             self.target.leave()
         if code != 0:
             raise DecodeError(
-                f"decoding {self.n_target_rows} rows failed with code {code}: {REASONS.get(code, 'unknown')}",
-                code=code)
+                f"decoding {self.n_rows} rows failed with code {code}: {REASONS.get(code, 'unknown')}", code=code)
         if self.checked:
             self.check()
 
     # -- what Python may know ------------------------------------------------------------------------------------
 
     def pending(self, int seq):
-        """Prompt tokens that are not evaluated yet."""
+        """Tokens to read before anything is generated."""
         return self.sequence(seq).pending.size()
 
     def n_committed(self, int seq):
         """Tokens in the target's memory; the seed is not among them."""
         return self.sequence(seq).tokens.size()
-
-    def n_synced(self, int seq):
-        """Committed tokens that the draft model has read."""
-        return self.sequence(seq).synced
 
     def tokens(self, int seq):
         """The committed tokens, then the seed if there is one."""
@@ -291,196 +237,69 @@ cdef class Decoder:
         return rows
 
     def counts(self):
-        """Work done since construction: decode calls and rows, draft failures, microseconds by phase."""
-        return self.counters
+        """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
+        counts = {
+            "target_calls": self.calls, "target_rows": self.rows,
+            "verify_us": self.verify_us, "sampling_us": self.sampling_us,
+            "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0,
+        }
+        if self.drafter is not None:
+            counts.update(self.drafter.counts())
+        return counts
 
-    # -- propose -------------------------------------------------------------------------------------------------
+    # -- the round -----------------------------------------------------------------------------------------------
 
-    cdef void c_propose(self) noexcept nogil:
-        cdef int64_t t0 = llama_time_us()
-        cdef llama_seq_id i
-        cdef Sequence * s
-        self.first_step()
-        self.extend_drafts()
-        for i in range(<llama_seq_id> self.sequences.size()):
-            s = &self.sequences[i]
-            if not s.seed_evaluated:
-                continue
-            if <int32_t> s.draft.size() < self.n_min:
-                s.n_discarded = <int32_t> s.draft.size()
-                s.draft.clear()
-                s.n_evaluated = 0
-                self.cut_draft(i, <int32_t> s.tokens.size() + 1)
-            if self.replay:
-                self.cut_draft(i, <int32_t> s.tokens.size())
-                s.seed_evaluated = False
-                s.n_evaluated = 0
-        self.counters.draft_us += llama_time_us() - t0
-
-    cdef void first_step(self) noexcept nogil:
-        """One decode for all: the committed tokens each draft has not seen, and the seed, which gives a row."""
-        cdef llama_seq_id i
-        cdef Sequence * s
-        cdef int32_t n_drafting = 0
-        cdef int32_t room
-        for i in range(<llama_seq_id> self.sequences.size()):
-            s = &self.sequences[i]
-            s.drafting = s.generating() and s.budget >= max(1, self.n_min) and s.draft.empty()
-            n_drafting += s.drafting
-        if n_drafting == 0:
-            return
-        room = max(1, <int32_t> self.draft.n_batch // n_drafting)
-        for i in range(<llama_seq_id> self.sequences.size()):
-            if self.sequences[i].drafting:
-                self.fit_draft_window(i)
-                self.sequences[i].drafting = self.catch_up(i, room)
-        for i in range(<llama_seq_id> self.sequences.size()):
-            s = &self.sequences[i]
-            if s.drafting:
-                while s.synced < <int32_t> s.tokens.size():
-                    self.add_draft_row(s.tokens[s.synced], s.synced, i, False)
-                    s.synced += 1
-                s.draft_row = self.n_draft_rows
-                self.add_draft_row(s.seed, s.synced, i, True)
-        if self.run_draft() == 0:
-            for i in range(<llama_seq_id> self.sequences.size()):
-                self.sequences[i].seed_evaluated = self.sequences[i].drafting
-        else:
-            for i in range(<llama_seq_id> self.sequences.size()):
-                if self.sequences[i].drafting:
-                    self.forget_draft(i)
-
-    cdef void extend_drafts(self) noexcept nogil:
-        """Takes a proposal from each sequence that is still drafting, decodes them together, and so on."""
-        cdef llama_seq_id i
-        cdef Sequence * s
-        while True:
-            for i in range(<llama_seq_id> self.sequences.size()):
-                if self.sequences[i].drafting:
-                    self.take_proposal(i)
-            for i in range(<llama_seq_id> self.sequences.size()):
-                s = &self.sequences[i]
-                if s.drafting:
-                    s.draft_row = self.n_draft_rows
-                    self.add_draft_row(s.draft.back(), <int32_t> (s.tokens.size() + s.draft.size()), i, True)
-            if self.n_draft_rows == 0:
-                return
-            if self.run_draft() != 0:
-                for i in range(<llama_seq_id> self.sequences.size()):
-                    s = &self.sequences[i]
-                    if s.drafting:
-                        s.drafting = False
-                        self.cut_draft(i, <int32_t> s.tokens.size() + 1 + s.n_evaluated)
-                return
-            for i in range(<llama_seq_id> self.sequences.size()):
-                s = &self.sequences[i]
-                if s.drafting:
-                    s.n_evaluated = <int32_t> s.draft.size()
-
-    cdef void take_proposal(self, llama_seq_id seq) noexcept nogil:
-        """Appends the draft model's best token, or ends the draft: not sure enough, long enough, at its end."""
-        cdef Sequence * s = &self.sequences[seq]
-        cdef const float * logits = llama_get_logits_ith(self.draft.ptr, s.draft_row)
-        cdef llama_token token = -1
-        if logits != NULL and self.p_min > 0.0:
-            top_k(logits, self.n_draftable, 10, self.best)
-            if not self.best.empty() and confidence(self.best) >= self.p_min:
-                token = self.best[0].id
-        elif logits != NULL:
-            token = argmax(logits, self.n_draftable)
-        if token < 0:
-            s.drafting = False
-            return
-        s.draft.push_back(token)
-        s.drafting = <int32_t> s.draft.size() < s.budget and not s.stops_at(token)
-
-    cdef bint catch_up(self, llama_seq_id seq, int32_t room) noexcept nogil:
-        """Feeds the draft model until what it has not seen fits, with the seed, into `room` rows."""
-        cdef Sequence * s = &self.sequences[seq]
-        cdef int32_t n
-        cdef int32_t i
-        while <int32_t> s.tokens.size() - s.synced + 1 > room:
-            n = min(<int32_t> s.tokens.size() - s.synced, <int32_t> self.draft.n_batch)
-            for i in range(s.synced, s.synced + n):
-                self.add_draft_row(s.tokens[i], i, seq, False)
-            if self.run_draft() != 0:
-                self.forget_draft(seq)
-                return False
-            s.synced += n
-        return True
-
-    cdef void fit_draft_window(self, llama_seq_id seq) noexcept nogil:
-        """Moves the draft's context window on when seed and draft no longer fit, keeping its newer half."""
-        cdef Sequence * s = &self.sequences[seq]
-        cdef int32_t half = self.draft_capacity // 2
-        cdef int32_t n_tokens = <int32_t> s.tokens.size()
-        cdef int32_t n_drop = n_tokens - s.draft_gap - half
-        s.budget = min(s.budget, half)
-        if n_tokens - s.draft_gap + s.budget <= self.draft_capacity:
-            return
-        if (self.draft_can_shift and s.synced - s.draft_gap >= WINDOW_KEEP + n_drop
-                and llama_memory_seq_rm(self.draft_memory, seq, WINDOW_KEEP, WINDOW_KEEP + n_drop)):
-            llama_memory_seq_add(self.draft_memory, seq, WINDOW_KEEP + n_drop, -1, -n_drop)
-            s.draft_gap += n_drop
-            return
-        llama_memory_seq_rm(self.draft_memory, seq, -1, -1)
-        s.draft_gap = n_tokens - half
-        s.synced = s.draft_gap
-
-    # -- verify and commit ---------------------------------------------------------------------------------------
-
-    cdef int32_t c_verify(self) noexcept nogil:
-        cdef llama_seq_id i
-        cdef int64_t t0 = llama_time_us()
-        cdef int64_t t1
-        cdef int32_t code = decode_and_wait(self.target.ptr, self.target_batch)
-        t1 = llama_time_us()
-        self.counters.target_calls += 1
-        self.counters.target_rows += self.n_target_rows
-        self.counters.verify_us += t1 - t0
-        if code != 0:
-            self.roll_back()
-            return code
-        for i in range(<llama_seq_id> self.sequences.size()):
-            if self.sequences[i].n_rows > 0:
-                self.choose_tokens(i)
-        self.counters.sampling_us += llama_time_us() - t1
-        if self.replay:
-            self.replay_on_draft()
-        for i in range(<llama_seq_id> self.sequences.size()):
-            if self.sequences[i].n_rows > 0:
-                self.commit(i)
-        return 0
-
-    cdef void fill_target_batch(self) noexcept nogil:
-        """Seed and draft of every generating sequence, a prompt chunk of the others, rows contiguous."""
+    cdef void fill_batch(self) noexcept nogil:
+        """Seed and draft of every generating sequence, a chunk of what the others have to read."""
         cdef llama_seq_id seq
         cdef Sequence * s
         cdef int32_t i
         cdef int32_t n
         cdef bint last
-        llama_batch_ext_clear(self.target_batch)
-        self.n_target_rows = 0
-        self.n_target_outputs = 0
+        llama_batch_ext_clear(self.batch)
+        self.n_rows = 0
+        self.n_outputs = 0
         for seq in range(<llama_seq_id> self.sequences.size()):
             s = &self.sequences[seq]
             if not s.active:
                 continue
             n = <int32_t> s.tokens.size()
-            s.first_row = self.n_target_rows
+            s.first_row = self.n_rows
             if s.generating():
-                add_row(self.target_batch, s.seed, n, seq, True)
+                add_row(self.batch, s.seed, n, seq, True)
                 for i in range(<int32_t> s.draft.size()):
-                    add_row(self.target_batch, s.draft[i], n + 1 + i, seq, True)
+                    add_row(self.batch, s.draft[i], n + 1 + i, seq, True)
                 s.n_rows = 1 + <int32_t> s.draft.size()
-                self.n_target_outputs += s.n_rows
+                self.n_outputs += s.n_rows
             else:
                 for i in range(s.prompt_rows):
                     last = i + 1 == <int32_t> s.pending.size() and s.seed < 0
-                    add_row(self.target_batch, s.pending[i], n + i, seq, last)
-                    self.n_target_outputs += last
+                    add_row(self.batch, s.pending[i], n + i, seq, last)
+                    self.n_outputs += last
                 s.n_rows = s.prompt_rows
-            self.n_target_rows += s.n_rows
+            self.n_rows += s.n_rows
+
+    cdef int32_t decode_round(self) noexcept nogil:
+        cdef llama_seq_id seq
+        cdef int64_t t0 = llama_time_us()
+        cdef int32_t code = decode_and_wait(self.target.ptr, self.batch)
+        cdef int64_t t1 = llama_time_us()
+        self.calls += 1
+        self.rows += self.n_rows
+        self.verify_us += t1 - t0
+        if code != 0:
+            self.roll_back()
+            return code
+        for seq in range(<llama_seq_id> self.sequences.size()):
+            if self.sequences[seq].n_rows > 0:
+                self.choose_tokens(seq)
+        self.sampling_us += llama_time_us() - t1
+        if self.drafter is not None:
+            self.drafter.observe(&self.sequences, self.n_rows)
+        for seq in range(<llama_seq_id> self.sequences.size()):
+            if self.sequences[seq].n_rows > 0:
+                self.commit(seq)
+        return 0
 
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil:
         """Row by row the target's own choice, for as long as it is what was drafted.
@@ -521,28 +340,16 @@ cdef class Decoder:
         if not s.generating():
             s.tokens.insert(s.tokens.end(), s.pending.begin(), s.pending.begin() + s.prompt_rows)
             s.pending.erase(s.pending.begin(), s.pending.begin() + s.prompt_rows)
-            if not s.emitted.empty():
-                s.seed = s.emitted.back()
-        else:
-            if not s.emitted.empty():
-                s.tokens.push_back(s.seed)
-                for i in range(s.emitted.size() - 1):
-                    s.tokens.push_back(s.emitted[i])
-                s.seed = s.emitted.back()
-            if <int32_t> s.tokens.size() < n_before + s.n_rows:
-                llama_memory_seq_rm(self.target_memory, seq, <llama_pos> s.tokens.size(), -1)
-        if self.draft_batch == NULL:
-            return
-        if self.replay:
-            if s.synced > <int32_t> s.tokens.size():
-                self.cut_draft(seq, <int32_t> s.tokens.size())
-                s.synced = min(s.synced, <int32_t> s.tokens.size())
-        elif s.seed_evaluated:
-            # Its memory holds the seed and n_evaluated proposals; those that were accepted stay.
-            s.synced = n_before + 1 + min(s.n_accepted, s.n_evaluated)
-            s.synced = min(s.synced, <int32_t> s.tokens.size())
-            if s.synced < n_before + 1 + s.n_evaluated:
-                self.cut_draft(seq, s.synced)
+        elif not s.emitted.empty():
+            s.tokens.push_back(s.seed)
+            for i in range(s.emitted.size() - 1):
+                s.tokens.push_back(s.emitted[i])
+        if not s.emitted.empty():
+            s.seed = s.emitted.back()
+        if <int32_t> s.tokens.size() < n_before + s.n_rows:
+            llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1)
+        if self.drafter is not None:
+            self.drafter.committed(seq, n_before, <int32_t> s.tokens.size(), s.n_accepted)
 
     cdef void roll_back(self) noexcept nogil:
         """After a failed decode: both memories back to the committed tokens, the drafts dropped."""
@@ -552,78 +359,16 @@ cdef class Decoder:
             s = &self.sequences[seq]
             if s.n_rows == 0:
                 continue
-            if not llama_memory_seq_rm(self.target_memory, seq, <llama_pos> s.tokens.size(), -1):
+            if self.drafter is not None:
+                self.drafter.dropped(seq)
+            if not llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1):
                 # A memory that can't be cut: what was committed has to be read again, like a prompt.
-                llama_memory_seq_rm(self.target_memory, seq, -1, -1)
+                llama_memory_seq_rm(self.memory, seq, -1, -1)
                 s.pending.insert(s.pending.begin(), s.tokens.begin(), s.tokens.end())
                 s.tokens.clear()
-                self.forget_draft(seq)
-            if s.seed_evaluated:
-                self.cut_draft(seq, s.synced)
+                if self.drafter is not None:
+                    self.drafter.forget(seq)
             s.begin_round()
-
-    cdef void replay_on_draft(self) noexcept nogil:
-        """llama.cpp's way: the draft model reads every row of the target's batch too."""
-        cdef llama_seq_id seq
-        cdef Sequence * s
-        cdef int32_t i
-        cdef int32_t n
-        cdef int32_t row = 0
-        cdef bint failed = False
-        cdef llama_token token
-        cdef int64_t t0 = llama_time_us()
-        for seq in range(<llama_seq_id> self.sequences.size()):
-            s = &self.sequences[seq]
-            n = <int32_t> s.tokens.size()
-            for i in range(s.n_rows):
-                if not s.generating():
-                    token = s.pending[i]
-                else:
-                    token = s.seed if i == 0 else s.draft[i - 1]
-                row += 1
-                self.add_draft_row(token, n + i, seq, row == self.n_target_rows)
-                if self.n_draft_rows == <int32_t> self.draft.n_batch or row == self.n_target_rows:
-                    failed |= self.run_draft() != 0
-            s.synced = n + s.n_rows
-        if failed:
-            for seq in range(<llama_seq_id> self.sequences.size()):
-                if self.sequences[seq].n_rows > 0:
-                    self.forget_draft(seq)
-        self.counters.draft_us += llama_time_us() - t0
-
-    # -- the draft's batch and memory ----------------------------------------------------------------------------
-
-    cdef void add_draft_row(self, llama_token token, int32_t index, llama_seq_id seq, bint output) noexcept nogil:
-        """A row for the token at `index` of the sequence, wherever the draft's window puts it."""
-        add_row(self.draft_batch, token, index - self.sequences[seq].draft_gap, seq, output)
-        self.n_draft_rows += 1
-
-    cdef int32_t run_draft(self) noexcept nogil:
-        """Decodes and empties the draft batch. 0, or what went wrong."""
-        cdef int32_t code = decode_and_wait(self.draft.ptr, self.draft_batch)
-        self.counters.draft_calls += 1
-        self.counters.draft_rows += self.n_draft_rows
-        self.counters.draft_failures += code != 0 and code != ABORTED
-        llama_batch_ext_clear(self.draft_batch)
-        self.n_draft_rows = 0
-        return code
-
-    cdef void cut_draft(self, llama_seq_id seq, int32_t n_valid) noexcept nogil:
-        """Removes the draft's cells from the token at index n_valid on."""
-        if not llama_memory_seq_rm(self.draft_memory, seq, n_valid - self.sequences[seq].draft_gap, -1):
-            self.forget_draft(seq)
-
-    cdef void forget_draft(self, llama_seq_id seq) noexcept nogil:
-        """Empties the draft's memory of the sequence; it will be read again when it next drafts."""
-        cdef Sequence * s = &self.sequences[seq]
-        if self.draft_batch == NULL:
-            return
-        llama_memory_seq_rm(self.draft_memory, seq, -1, -1)
-        s.synced = 0
-        s.draft_gap = 0
-        s.seed_evaluated = False
-        s.n_evaluated = 0
-        s.drafting = False
 
     # -- invariants ----------------------------------------------------------------------------------------------
 
@@ -637,22 +382,17 @@ cdef class Decoder:
             s = &self.sequences[seq]
             if not s.active:
                 continue
-            last = llama_memory_seq_pos_max(self.target_memory, seq)
+            last = llama_memory_seq_pos_max(self.memory, seq)
             assert last == <llama_pos> s.tokens.size() - 1, (
                 f"sequence {seq}: the target's memory ends at {last}, {s.tokens.size()} tokens are committed")
-            if self.draft is not None:
-                assert s.synced <= <int32_t> s.tokens.size(), (
-                    f"sequence {seq}: the draft has read {s.synced} of {s.tokens.size()} committed tokens")
-                last = llama_memory_seq_pos_max(self.draft_memory, seq)
-                assert last == s.synced - s.draft_gap - 1, (
-                    f"sequence {seq}: the draft's memory ends at {last}, its watermark is {s.synced}, "
-                    f"its window starts at {s.draft_gap}")
+            if self.drafter is not None:
+                self.drafter.check(seq, s.tokens.size())
             assert s.n_accepted <= <int32_t> s.draft.size(), (
                 f"sequence {seq}: {s.n_accepted} of {s.draft.size()} drafted tokens accepted")
             for i in range(s.draft.size()):
                 assert 0 <= s.draft[i] < self.n_vocab, f"sequence {seq}: draft token {s.draft[i]} is no token"
             for i in range(<size_t> s.n_accepted):
                 assert s.emitted[i] == s.draft[i], f"sequence {seq}: accepted token {i} is not the drafted one"
-            if s.n_rows and s.draft.size() and s.error.empty():
+            if s.draft.size() and s.error.empty():
                 assert 1 <= s.emitted.size() <= s.draft.size() + 1, (
                     f"sequence {seq}: {s.emitted.size()} tokens emitted for a draft of {s.draft.size()}")

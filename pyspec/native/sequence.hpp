@@ -2,12 +2,8 @@
 //
 //   tokens   T, the committed tokens. The target's memory holds exactly these, at positions 0..|T|-1.
 //   seed     the last sampled token: emitted, evaluated by nobody yet; its position is |T|. -1: none yet.
-//   pending  prompt tokens that are not committed yet.
+//   pending  tokens to read before anything is generated: the prompt, and whatever a failure made unread again.
 //   draft    proposals for the positions |T|+1, |T|+2, ... of this round.
-//
-// The draft model's memory holds the tokens up to `synced` (excluded), token i at position i - draft_gap.
-// draft_gap is 0 until the draft's context window is full and moves on. Within a round the memory may also hold
-// the seed and the first n_evaluated proposals behind them.
 #pragma once
 
 #include <llama.h>
@@ -27,25 +23,19 @@ struct Sequence {
     std::vector<llama_token> tokens;
     std::vector<llama_token> pending;
     llama_token seed = -1;
-    int32_t synced = 0;
-    int32_t draft_gap = 0;
     RowSampler sampler;
     std::vector<llama_token> stop_tokens;  // nothing after one of these is accepted
     int32_t n_logprobs = -1;               // -1: none are computed
 
     // the plan of this round
-    int32_t budget = 0;       // most tokens to propose; 0: the draft is not asked
-    int32_t prompt_rows = 0;  // prompt tokens to evaluate
+    int32_t budget = 0;       // most tokens to propose; 0: nobody is asked
+    int32_t prompt_rows = 0;  // pending tokens to evaluate
 
     // this round
     std::vector<llama_token> draft;
-    bool seed_evaluated = false;  // the draft's memory holds the seed
-    int32_t n_evaluated = 0;      // and this many proposals
-    bool drafting = false;
-    int32_t draft_row = 0;        // this sequence's output row in the draft batch
-    int32_t first_row = 0;        // its first row in the target batch
-    int32_t n_rows = 0;
-    int32_t n_discarded = 0;      // proposals of a draft that was shorter than n_min
+    int32_t n_discarded = 0;  // proposals of a draft that was shorter than n_min
+    int32_t first_row = 0;    // its first row in the target's batch
+    int32_t n_rows = 0;       // and how many it has there
 
     // its result
     std::vector<llama_token> emitted;
@@ -59,11 +49,8 @@ struct Sequence {
         budget = 0;
         prompt_rows = 0;
         draft.clear();
-        seed_evaluated = false;
-        n_evaluated = 0;
-        drafting = false;
-        n_rows = 0;
         n_discarded = 0;
+        n_rows = 0;
         emitted.clear();
         logprobs.clear();
         n_accepted = 0;

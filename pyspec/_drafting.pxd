@@ -1,0 +1,53 @@
+from libc.stdint cimport int32_t, int64_t
+from libcpp cimport bool as cpp_bool
+from libcpp.vector cimport vector
+
+from pyspec._llama cimport Context
+from pyspec._sequence cimport Scored, Sequence
+from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id, llama_token
+
+
+# One sequence as the draft model's memory has it. Token i is at position i - gap; the memory holds the tokens up to
+# `synced` (excluded) and, within a round, maybe the seed and the first n_evaluated proposals behind them.
+cdef struct Watermark:
+    int32_t synced
+    int32_t gap               # 0 until the draft's context window is full and moves on
+    cpp_bool seed_evaluated
+    int32_t n_evaluated
+    cpp_bool drafting
+    int32_t row               # its output row in the batch
+
+
+cdef class DraftRunner:
+    cdef readonly Context context
+    cdef readonly bint replay
+    cdef readonly int32_t n_min
+    cdef readonly float p_min
+    cdef llama_memory_t memory
+    cdef llama_batch_ext * batch
+    cdef int32_t n_rows                 # in batch
+    cdef vector[Watermark] marks
+    cdef vector[Scored] best
+    cdef int32_t n_draftable            # ids below this exist in both vocabularies
+    cdef int32_t capacity               # positions one sequence has
+    cdef cpp_bool can_shift
+    cdef int64_t calls
+    cdef int64_t rows
+    cdef int64_t failures
+    cdef int64_t time_us
+
+    # What the decoder asks for, in the order of a round.
+    cdef void propose(self, vector[Sequence] * sequences) noexcept nogil
+    cdef void observe(self, vector[Sequence] * sequences, int32_t n_target_rows) noexcept nogil
+    cdef void committed(self, llama_seq_id seq, int32_t n_before, int32_t n_tokens, int32_t n_accepted) noexcept nogil
+    cdef void dropped(self, llama_seq_id seq) noexcept nogil
+    cdef void forget(self, llama_seq_id seq) noexcept nogil
+
+    cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil
+    cdef void extend(self, vector[Sequence] * sequences) noexcept nogil
+    cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil
+    cdef bint catch_up(self, Sequence * s, llama_seq_id seq, int32_t room) noexcept nogil
+    cdef void fit_window(self, Sequence * s, llama_seq_id seq) noexcept nogil
+    cdef void add(self, llama_token token, int32_t index, llama_seq_id seq, bint output) noexcept nogil
+    cdef int32_t run(self) noexcept nogil
+    cdef void cut(self, llama_seq_id seq, int32_t n_valid) noexcept nogil

@@ -1,0 +1,39 @@
+from typing import TypedDict
+
+from pyspec._llama import Context
+
+class DraftCounts(TypedDict):
+    draft_calls: int
+    draft_rows: int
+    draft_failures: int
+    draft_us: int
+
+class DraftRunner:
+    """A draft model's context, and how far each sequence has got in it.
+
+    Args:
+        context: the draft model's context; its memory is this object's alone. It needs as many sequences as the
+            target's context, and one output row for each.
+        n_vocab_target: the target's vocabulary size; ids from there on are never proposed.
+        n_min: shortest draft that is submitted; shorter ones are discarded and counted.
+        p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
+        replay: evaluate every target batch on the draft as well instead of synchronising lazily.
+    """
+
+    @property
+    def context(self) -> Context: ...
+    @property
+    def replay(self) -> bool: ...
+    @property
+    def n_min(self) -> int: ...
+    @property
+    def p_min(self) -> float: ...
+    def __init__(
+        self, context: Context, n_vocab_target: int, *, n_min: int = 0, p_min: float = 0.0, replay: bool = False
+    ) -> None: ...
+    def synced(self, seq: int) -> int:
+        """How many committed tokens of the sequence the draft model has read."""
+    def counts(self) -> DraftCounts:
+        """Work done since construction: decode calls, rows, failed calls, microseconds."""
+    def check(self, seq: int, n_committed: int) -> None:
+        """AssertionError when the watermark and the memory of a sequence disagree."""

@@ -1,0 +1,336 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Drafting with a small model (draft-simple), for all sequences at once, without the GIL.
+
+The draft model's best token, fed back, again and again: a chain of k proposals costs k decodes of one row, shared by
+all sequences that draft. What this file is about is the draft model's memory, which nobody evaluates twice.
+
+Its memory trails the target's. `synced` is the watermark: how many committed tokens it has read. When a sequence
+next drafts, one decode feeds what is missing together with the seed. After a round in which `a` of k proposals were
+accepted, the cells of the seed and of the accepted proposals it evaluated itself stay, the others are cut:
+
+    accepted      cells kept           missing next time    rows next time before the first proposal
+    all k         seed, d1..d(k-1)     dk                   2  (dk and the new seed)
+    a < k         seed, d1..da         none                 1  (the new seed)
+    somebody's    seed if evaluated    what was committed   as many, and the new seed
+
+So a round of k proposals evaluates at most k + 1 rows, where llama.cpp's common/speculative.cpp, which feeds every
+target batch to the draft as well, evaluates 2k + 1. ``replay=True`` does it that way, to compare.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+from libcpp.vector cimport vector
+
+from pyspec._llama cimport Context
+from pyspec._sequence cimport Sequence, add_row, argmax, confidence, decode_and_wait, top_k
+from pyspec.libllama cimport (
+    llama_batch_ext_clear,
+    llama_batch_ext_free,
+    llama_batch_ext_init,
+    llama_get_logits_ith,
+    llama_memory_can_shift,
+    llama_memory_seq_add,
+    llama_memory_seq_pos_max,
+    llama_memory_seq_rm,
+    llama_seq_id,
+    llama_time_us,
+    llama_token,
+)
+
+# Tokens that stay at the front when the draft's window moves on: attention leans on the first few
+# (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
+cdef int32_t WINDOW_KEEP = 4
+
+# What a decode returns after its abort callback said stop: not the draft's fault.
+cdef int32_t ABORTED = 2
+
+
+cdef class DraftRunner:
+    """A draft model's context, and how far each sequence has got in it.
+
+    Args:
+        context: the draft model's context; its memory is this object's alone. It needs as many sequences as the
+            target's context, and one output row for each.
+        n_vocab_target: the target's vocabulary size; ids from there on are never proposed.
+        n_min: shortest draft that is submitted; shorter ones are discarded and counted.
+        p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
+        replay: evaluate every target batch on the draft as well instead of synchronising lazily.
+    """
+
+    def __cinit__(self, Context context not None, int n_vocab_target, *, int n_min=0, float p_min=0.0,
+                  bint replay=False):
+        cdef llama_seq_id seq
+        context.enter(False)
+        try:
+            self.batch = llama_batch_ext_init(context.ptr)
+            self.memory = context.memory_ptr
+            self.can_shift = llama_memory_can_shift(self.memory)
+        finally:
+            context.leave()
+        self.context = context
+        self.n_min = n_min
+        self.p_min = p_min
+        self.replay = replay
+        self.n_draftable = min(n_vocab_target, <int32_t> context.n_vocab)
+        self.capacity = <int32_t> context.n_ctx_seq
+        self.marks.resize(context.n_seq_max)
+        for seq in range(<llama_seq_id> context.n_seq_max):
+            self.forget(seq)
+
+    def __dealloc__(self):
+        if self.batch != NULL:
+            llama_batch_ext_free(self.batch)
+
+    def synced(self, int seq):
+        """How many committed tokens of the sequence the draft model has read."""
+        return self.marks.at(seq).synced
+
+    def counts(self):
+        """Work done since construction: decode calls, rows, failed calls, microseconds."""
+        return {
+            "draft_calls": self.calls, "draft_rows": self.rows,
+            "draft_failures": self.failures, "draft_us": self.time_us,
+        }
+
+    def check(self, int seq, int n_committed):
+        """AssertionError when the watermark and the memory of a sequence disagree."""
+        cdef Watermark * m = &self.marks[seq]
+        cdef int32_t last = llama_memory_seq_pos_max(self.memory, seq)
+        assert m.synced <= n_committed, (
+            f"sequence {seq}: the draft model has read {m.synced} of {n_committed} committed tokens")
+        assert last == m.synced - m.gap - 1, (
+            f"sequence {seq}: the draft's memory ends at {last}, its watermark is {m.synced}, its window starts at {m.gap}")
+
+    # -- the round -----------------------------------------------------------------------------------------------
+
+    cdef void propose(self, vector[Sequence] * sequences) noexcept nogil:
+        """Fills the draft of every generating sequence that has a budget and no draft yet.
+
+        A decode that fails ends drafts early and is counted; the round goes on with what there is.
+        """
+        cdef int64_t t0 = llama_time_us()
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef Watermark * m
+        cdef int32_t n_tokens
+        self.first_step(sequences)
+        self.extend(sequences)
+        for seq in range(<llama_seq_id> sequences.size()):
+            s = &sequences.at(seq)
+            m = &self.marks[seq]
+            n_tokens = <int32_t> s.tokens.size()
+            if not m.seed_evaluated:
+                continue
+            if <int32_t> s.draft.size() < self.n_min:
+                s.n_discarded = <int32_t> s.draft.size()
+                s.draft.clear()
+                m.n_evaluated = 0
+                self.cut(seq, n_tokens + 1)
+            if self.replay:
+                self.dropped(seq)
+        self.time_us += llama_time_us() - t0
+
+    cdef void observe(self, vector[Sequence] * sequences, int32_t n_target_rows) noexcept nogil:
+        """After the target's decode: with replay, reads every row of its batch, as llama.cpp does."""
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef int32_t i
+        cdef int32_t n_tokens
+        cdef int32_t row = 0
+        cdef bint failed = False
+        cdef llama_token token
+        cdef int64_t t0
+        if not self.replay:
+            return
+        t0 = llama_time_us()
+        for seq in range(<llama_seq_id> sequences.size()):
+            s = &sequences.at(seq)
+            n_tokens = <int32_t> s.tokens.size()
+            for i in range(s.n_rows):
+                if not s.generating():
+                    token = s.pending[i]
+                else:
+                    token = s.seed if i == 0 else s.draft[i - 1]
+                row += 1
+                self.add(token, n_tokens + i, seq, row == n_target_rows)
+                if self.n_rows == <int32_t> self.context.n_batch or row == n_target_rows:
+                    failed |= self.run() != 0
+            if s.n_rows > 0:
+                self.marks[seq].synced = n_tokens + s.n_rows
+        if failed:
+            for seq in range(<llama_seq_id> sequences.size()):
+                if sequences.at(seq).n_rows > 0:
+                    self.forget(seq)
+        self.time_us += llama_time_us() - t0
+
+    cdef void committed(self, llama_seq_id seq, int32_t n_before, int32_t n_tokens, int32_t n_accepted) noexcept nogil:
+        """n_before tokens were committed before the round, n_tokens are now: keeps the cells of those."""
+        cdef Watermark * m = &self.marks[seq]
+        cdef int32_t n_held = m.synced
+        if m.seed_evaluated:
+            n_held = n_before + 1 + m.n_evaluated
+            m.synced = n_before + 1 + min(n_accepted, m.n_evaluated)
+        m.synced = min(m.synced, n_tokens)
+        if n_held > m.synced:
+            self.cut(seq, m.synced)
+        m.seed_evaluated = False
+        m.n_evaluated = 0
+
+    cdef void dropped(self, llama_seq_id seq) noexcept nogil:
+        """The round came to nothing: keeps the cells of committed tokens only."""
+        cdef Watermark * m = &self.marks[seq]
+        if m.seed_evaluated:
+            self.cut(seq, m.synced)
+        m.seed_evaluated = False
+        m.n_evaluated = 0
+
+    cdef void forget(self, llama_seq_id seq) noexcept nogil:
+        """Empties the memory of a sequence; it is read again when the sequence next drafts."""
+        cdef Watermark * m = &self.marks[seq]
+        llama_memory_seq_rm(self.memory, seq, -1, -1)
+        m.synced = 0
+        m.gap = 0
+        m.seed_evaluated = False
+        m.n_evaluated = 0
+        m.drafting = False
+
+    # -- drafting ------------------------------------------------------------------------------------------------
+
+    cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil:
+        """One decode for all: the committed tokens each sequence lacks here, and its seed, which gives a row."""
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef Watermark * m
+        cdef int32_t n_drafting = 0
+        cdef int32_t room
+        for seq in range(<llama_seq_id> sequences.size()):
+            s = &sequences.at(seq)
+            m = &self.marks[seq]
+            m.drafting = s.generating() and s.draft.empty() and s.budget >= max(1, self.n_min)
+            n_drafting += m.drafting
+        if n_drafting == 0:
+            return
+        room = max(1, <int32_t> self.context.n_batch // n_drafting)
+        for seq in range(<llama_seq_id> sequences.size()):
+            if self.marks[seq].drafting:
+                self.fit_window(&sequences.at(seq), seq)
+                self.marks[seq].drafting = self.catch_up(&sequences.at(seq), seq, room)
+        for seq in range(<llama_seq_id> sequences.size()):
+            s = &sequences.at(seq)
+            m = &self.marks[seq]
+            if m.drafting:
+                while m.synced < <int32_t> s.tokens.size():
+                    self.add(s.tokens[m.synced], m.synced, seq, False)
+                    m.synced += 1
+                m.row = self.n_rows
+                self.add(s.seed, m.synced, seq, True)
+        if self.n_rows == 0:
+            return
+        if self.run() == 0:
+            for seq in range(<llama_seq_id> sequences.size()):
+                self.marks[seq].seed_evaluated = self.marks[seq].drafting
+        else:
+            for seq in range(<llama_seq_id> sequences.size()):
+                if self.marks[seq].drafting:
+                    self.forget(seq)
+
+    cdef void extend(self, vector[Sequence] * sequences) noexcept nogil:
+        """Takes a proposal from each sequence that is still drafting, decodes them together, and so on."""
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef Watermark * m
+        while True:
+            for seq in range(<llama_seq_id> sequences.size()):
+                s = &sequences.at(seq)
+                m = &self.marks[seq]
+                if m.drafting:
+                    self.take_proposal(s, seq)
+            for seq in range(<llama_seq_id> sequences.size()):
+                s = &sequences.at(seq)
+                m = &self.marks[seq]
+                if m.drafting:
+                    m.row = self.n_rows
+                    self.add(s.draft.back(), <int32_t> (s.tokens.size() + s.draft.size()), seq, True)
+            if self.n_rows == 0:
+                return
+            if self.run() != 0:
+                for seq in range(<llama_seq_id> sequences.size()):
+                    m = &self.marks[seq]
+                    if m.drafting:
+                        m.drafting = False
+                        self.cut(seq, <int32_t> sequences.at(seq).tokens.size() + 1 + m.n_evaluated)
+                return
+            for seq in range(<llama_seq_id> sequences.size()):
+                m = &self.marks[seq]
+                if m.drafting:
+                    m.n_evaluated = <int32_t> sequences.at(seq).draft.size()
+
+    cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil:
+        """Appends the model's best token, or ends the draft: not sure enough, long enough, at its end."""
+        cdef Watermark * m = &self.marks[seq]
+        cdef const float * logits = llama_get_logits_ith(self.context.ptr, m.row)
+        cdef llama_token token = -1
+        if logits != NULL and self.p_min > 0.0:
+            top_k(logits, self.n_draftable, 10, self.best)
+            if not self.best.empty() and confidence(self.best) >= self.p_min:
+                token = self.best[0].id
+        elif logits != NULL:
+            token = argmax(logits, self.n_draftable)
+        if token >= 0:
+            s.draft.push_back(token)
+        m.drafting = token >= 0 and <int32_t> s.draft.size() < s.budget and not s.stops_at(token)
+
+    # -- the batch and the memory --------------------------------------------------------------------------------
+
+    cdef bint catch_up(self, Sequence * s, llama_seq_id seq, int32_t room) noexcept nogil:
+        """Reads on until what the model lacks fits, with the seed, into `room` rows."""
+        cdef Watermark * m = &self.marks[seq]
+        cdef int32_t n
+        cdef int32_t i
+        while <int32_t> s.tokens.size() - m.synced + 1 > room:
+            n = min(<int32_t> s.tokens.size() - m.synced, <int32_t> self.context.n_batch)
+            for i in range(m.synced, m.synced + n):
+                self.add(s.tokens[i], i, seq, False)
+            if self.run() != 0:
+                self.forget(seq)
+                return False
+            m.synced += n
+        return True
+
+    cdef void fit_window(self, Sequence * s, llama_seq_id seq) noexcept nogil:
+        """Moves the context window on when seed and draft no longer fit, keeping its newer half."""
+        cdef Watermark * m = &self.marks[seq]
+        cdef int32_t half = self.capacity // 2
+        cdef int32_t n_tokens = <int32_t> s.tokens.size()
+        cdef int32_t n_drop = n_tokens - m.gap - half
+        s.budget = min(s.budget, half)
+        if n_tokens - m.gap + s.budget <= self.capacity:
+            return
+        if (self.can_shift and m.synced - m.gap >= WINDOW_KEEP + n_drop
+                and llama_memory_seq_rm(self.memory, seq, WINDOW_KEEP, WINDOW_KEEP + n_drop)):
+            llama_memory_seq_add(self.memory, seq, WINDOW_KEEP + n_drop, -1, -n_drop)
+            m.gap += n_drop
+            return
+        self.forget(seq)
+        m.gap = n_tokens - half
+        m.synced = m.gap
+        m.drafting = True
+
+    cdef void add(self, llama_token token, int32_t index, llama_seq_id seq, bint output) noexcept nogil:
+        """A row for the token at `index` of the sequence, wherever the window puts it."""
+        add_row(self.batch, token, index - self.marks[seq].gap, seq, output)
+        self.n_rows += 1
+
+    cdef int32_t run(self) noexcept nogil:
+        """Decodes and empties the batch. 0, or what went wrong."""
+        cdef int32_t code = decode_and_wait(self.context.ptr, self.batch)
+        self.calls += 1
+        self.rows += self.n_rows
+        self.failures += code != 0 and code != ABORTED
+        llama_batch_ext_clear(self.batch)
+        self.n_rows = 0
+        return code
+
+    cdef void cut(self, llama_seq_id seq, int32_t n_valid) noexcept nogil:
+        """Removes the cells from the token at index n_valid on."""
+        if not llama_memory_seq_rm(self.memory, seq, n_valid - self.marks[seq].gap, -1):
+            self.forget(seq)
