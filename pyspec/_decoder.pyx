@@ -104,7 +104,8 @@ cdef class Decoder:
         s.sampler.chain = chain.ptr
         if grammar is not None:
             s.sampler.grammar = grammar.ptr
-        s.sampler.use_argmax = plan.argmax
+        s.sampler.argmax_always = plan.argmax
+        s.sampler.argmax_unless_altered = plan.argmax_unless_altered
         s.sampler.preselect = plan.preselect
         s.sampler.history = plan.history
         s.sampler.needs_accept = plan.needs_accept
@@ -241,7 +242,7 @@ cdef class Decoder:
         counts = {
             "target_calls": self.calls, "target_rows": self.rows,
             "verify_us": self.verify_us, "sampling_us": self.sampling_us,
-            "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0,
+            "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0,
         }
         if self.drafter is not None:
             counts.update(self.drafter.counts())

@@ -15,12 +15,14 @@ cdef struct Watermark:
     cpp_bool seed_evaluated
     int32_t n_evaluated
     cpp_bool drafting
+    int32_t budget            # most proposals this round
     int32_t row               # its output row in the batch
 
 
 cdef class DraftRunner:
     cdef readonly Context context
     cdef readonly bint replay
+    cdef readonly int32_t n_max
     cdef readonly int32_t n_min
     cdef readonly float p_min
     cdef llama_memory_t memory
@@ -35,6 +37,7 @@ cdef class DraftRunner:
     cdef int64_t rows
     cdef int64_t failures
     cdef int64_t time_us
+    cdef int64_t decode_us              # of that, inside libllama's decode
 
     # What the decoder asks for, in the order of a round.
     cdef void propose(self, vector[Sequence] * sequences) noexcept nogil

@@ -7,6 +7,7 @@ class DraftCounts(TypedDict):
     draft_rows: int
     draft_failures: int
     draft_us: int
+    draft_decode_us: int
 
 class DraftRunner:
     """A draft model's context, and how far each sequence has got in it.
@@ -15,6 +16,7 @@ class DraftRunner:
         context: the draft model's context; its memory is this object's alone. It needs as many sequences as the
             target's context, and one output row for each.
         n_vocab_target: the target's vocabulary size; ids from there on are never proposed.
+        n_max: longest draft.
         n_min: shortest draft that is submitted; shorter ones are discarded and counted.
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         replay: evaluate every target batch on the draft as well instead of synchronising lazily.
@@ -25,11 +27,20 @@ class DraftRunner:
     @property
     def replay(self) -> bool: ...
     @property
+    def n_max(self) -> int: ...
+    @property
     def n_min(self) -> int: ...
     @property
     def p_min(self) -> float: ...
     def __init__(
-        self, context: Context, n_vocab_target: int, *, n_min: int = 0, p_min: float = 0.0, replay: bool = False
+        self,
+        context: Context,
+        n_vocab_target: int,
+        *,
+        n_max: int = 3,
+        n_min: int = 0,
+        p_min: float = 0.0,
+        replay: bool = False,
     ) -> None: ...
     def synced(self, seq: int) -> int:
         """How many committed tokens of the sequence the draft model has read."""

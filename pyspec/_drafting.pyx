@@ -51,12 +51,13 @@ cdef class DraftRunner:
         context: the draft model's context; its memory is this object's alone. It needs as many sequences as the
             target's context, and one output row for each.
         n_vocab_target: the target's vocabulary size; ids from there on are never proposed.
+        n_max: longest draft.
         n_min: shortest draft that is submitted; shorter ones are discarded and counted.
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         replay: evaluate every target batch on the draft as well instead of synchronising lazily.
     """
 
-    def __cinit__(self, Context context not None, int n_vocab_target, *, int n_min=0, float p_min=0.0,
+    def __cinit__(self, Context context not None, int n_vocab_target, *, int n_max=3, int n_min=0, float p_min=0.0,
                   bint replay=False):
         cdef llama_seq_id seq
         context.enter(False)
@@ -67,6 +68,7 @@ cdef class DraftRunner:
         finally:
             context.leave()
         self.context = context
+        self.n_max = n_max
         self.n_min = n_min
         self.p_min = p_min
         self.replay = replay
@@ -87,8 +89,8 @@ cdef class DraftRunner:
     def counts(self):
         """Work done since construction: decode calls, rows, failed calls, microseconds."""
         return {
-            "draft_calls": self.calls, "draft_rows": self.rows,
-            "draft_failures": self.failures, "draft_us": self.time_us,
+            "draft_calls": self.calls, "draft_rows": self.rows, "draft_failures": self.failures,
+            "draft_us": self.time_us, "draft_decode_us": self.decode_us,
         }
 
     def check(self, int seq, int n_committed):
@@ -205,7 +207,8 @@ cdef class DraftRunner:
         for seq in range(<llama_seq_id> sequences.size()):
             s = &sequences.at(seq)
             m = &self.marks[seq]
-            m.drafting = s.generating() and s.draft.empty() and s.budget >= max(1, self.n_min)
+            m.budget = min(s.budget, self.n_max)
+            m.drafting = s.generating() and s.draft.empty() and m.budget >= max(1, self.n_min)
             n_drafting += m.drafting
         if n_drafting == 0:
             return
@@ -277,7 +280,7 @@ cdef class DraftRunner:
             token = argmax(logits, self.n_draftable)
         if token >= 0:
             s.draft.push_back(token)
-        m.drafting = token >= 0 and <int32_t> s.draft.size() < s.budget and not s.stops_at(token)
+        m.drafting = token >= 0 and <int32_t> s.draft.size() < m.budget and not s.stops_at(token)
 
     # -- the batch and the memory --------------------------------------------------------------------------------
 
@@ -302,8 +305,8 @@ cdef class DraftRunner:
         cdef int32_t half = self.capacity // 2
         cdef int32_t n_tokens = <int32_t> s.tokens.size()
         cdef int32_t n_drop = n_tokens - m.gap - half
-        s.budget = min(s.budget, half)
-        if n_tokens - m.gap + s.budget <= self.capacity:
+        m.budget = min(m.budget, half)
+        if n_tokens - m.gap + m.budget <= self.capacity:
             return
         if (self.can_shift and m.synced - m.gap >= WINDOW_KEEP + n_drop
                 and llama_memory_seq_rm(self.memory, seq, WINDOW_KEEP, WINDOW_KEEP + n_drop)):
@@ -322,7 +325,9 @@ cdef class DraftRunner:
 
     cdef int32_t run(self) noexcept nogil:
         """Decodes and empties the batch. 0, or what went wrong."""
+        cdef int64_t t0 = llama_time_us()
         cdef int32_t code = decode_and_wait(self.context.ptr, self.batch)
+        self.decode_us += llama_time_us() - t0
         self.calls += 1
         self.rows += self.n_rows
         self.failures += code != 0 and code != ABORTED

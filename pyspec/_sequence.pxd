@@ -40,7 +40,8 @@ cdef extern from "row_sampler.hpp" namespace "pyspec" nogil:
     cdef cppclass RowSampler:
         llama_sampler * chain
         llama_sampler * grammar
-        cpp_bool use_argmax
+        cpp_bool argmax_always
+        cpp_bool argmax_unless_altered
         int32_t preselect
         int32_t history
         cpp_bool needs_accept

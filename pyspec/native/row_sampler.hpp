@@ -1,7 +1,8 @@
 // The target's own choice for one row of logits, through a libllama sampler chain.
 //
 // Three ways lead to the same token, and the cheapest one that is exact for the chain is taken:
-//   argmax     the chain always keeps and picks the largest logit (decided by SamplerPlan in Python)
+//   argmax     the chain always keeps and picks the largest logit (SamplerPlan in Python decides that); or
+//              it does unless that token's logit was lowered: by a bias, a penalty, DRY
 //   preselect  the chain keeps only its top k, and what comes before that step changes known tokens
 //              only: the k best raw logits and those tokens are a superset of what survives
 //   whole row  everything else
@@ -34,13 +35,14 @@ struct NoCandidate : std::runtime_error {
 
 class RowSampler {
   public:
-    llama_sampler * chain = nullptr;    // borrowed: the Python objects outlive this one
-    llama_sampler * grammar = nullptr;  // borrowed, may be null
-    bool use_argmax = false;
-    int32_t preselect = 0;              // 0: whole rows
-    int32_t history = 0;                // the last so many accepted tokens may have changed logits
-    bool needs_accept = true;           // the chain has state that depends on accepted tokens
-    std::vector<llama_token> biased;    // tokens whose logits the chain changes whatever the history
+    llama_sampler * chain = nullptr;     // borrowed: the Python objects outlive this one
+    llama_sampler * grammar = nullptr;   // borrowed, may be null
+    bool argmax_always = false;
+    bool argmax_unless_altered = false;  // altered: among `biased`, or the last `history` accepted tokens
+    int32_t preselect = 0;               // 0: whole rows
+    int32_t history = 0;
+    bool needs_accept = true;            // the chain has state that depends on accepted tokens
+    std::vector<llama_token> biased;     // tokens whose logits the chain changes whatever the history
 
     // The prompt, as the chain sees it before the first choice. The grammar starts after it.
     void see_prompt(const std::vector<llama_token> & tokens) {
@@ -85,7 +87,7 @@ class RowSampler {
         if (needs_accept) {
             llama_sampler_accept(chain, id);
         }
-        if (history > 0 && preselect > 0) {
+        if (history > 0) {
             if ((int32_t) recent_.size() == 2 * history) {
                 recent_.erase(recent_.begin(), recent_.end() - history + 1);
             }
@@ -94,10 +96,11 @@ class RowSampler {
     }
 
     llama_token choose(const float * logits, int32_t n_vocab) {
-        llama_token id;
-        if (use_argmax) {
+        llama_token id = -1;
+        if (argmax_always || argmax_unless_altered) {
             id = argmax(logits, n_vocab);
-        } else {
+        }
+        if (!argmax_always && (id < 0 || altered(id))) {
             load(logits, n_vocab);
             id = apply_chain();
         }
@@ -116,6 +119,12 @@ class RowSampler {
             throw NoCandidate("no token of the vocabulary fits the grammar here");
         }
         return id;
+    }
+
+    bool altered(llama_token id) const {
+        const auto first = recent_.end() - (ptrdiff_t) std::min(recent_.size(), (size_t) history);
+        return std::find(first, recent_.end(), id) != recent_.end() ||
+               std::find(biased.begin(), biased.end(), id) != biased.end();
     }
 
     bool fits_grammar(llama_token id) {
