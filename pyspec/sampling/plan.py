@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,10 @@ class SamplerPlan:
     ``infill``, ``adaptive_p`` and Mirostat may not); and a temperature of 0 or less, ``top_k`` 1 or ``top_p``
     0 leaves it alone.
 
+    ``argmax_unless_altered``: the same but for some altered tokens, none of which can be raised: biases and
+    penalties only lower logits here. The largest raw logit is the chain's choice unless it belongs to an
+    altered token; then the chain has to decide.
+
     ``preselect``: if not 0, the chain gives the same result for the ``preselect`` best raw logits plus the
     altered tokens as for the whole row. Then the first active ``top_k`` comes after nothing but biases,
     penalties, DRY and a plain temperature: of its k survivors, those not altered are among the k best of the
@@ -50,6 +55,7 @@ class SamplerPlan:
             if its pick doesn't fit are all candidates filtered and the chain asked again, as llama.cpp does.
         seed: what the chain's random numbers start from.
         argmax: see above.
+        argmax_unless_altered: see above; also true where ``argmax`` is.
         preselect: see above; 0 where it doesn't hold or doesn't pay.
         biased_ids: tokens whose logits the chain changes whatever the history is, in ascending order.
         history: how many of the last accepted tokens penalties or DRY may have altered; 0 if they are off.
@@ -60,6 +66,7 @@ class SamplerPlan:
     grammar: Sampler | None
     seed: int
     argmax: bool
+    argmax_unless_altered: bool
     preselect: int
     biased_ids: tuple[int, ...]
     history: int
@@ -107,11 +114,13 @@ def build_chain(params: SamplingParams, vocab: Vocab, *, n_ctx: int) -> SamplerP
     active = params.active_samplers
     windows = [n for name, n in (("penalties", penalty_last_n), ("dry", dry_last_n)) if name in active]
     history = max(windows, default=0)
+    picks_largest = _picks_largest(params)
     return SamplerPlan(
         chain=chain,
         grammar=Sampler.grammar(vocab, params.grammar, params.grammar_root) if params.grammar else None,
         seed=seed,
-        argmax=not bias and not history and _picks_largest(params),
+        argmax=picks_largest and not bias and not history,
+        argmax_unless_altered=picks_largest and _only_lowers(params, bias),
         preselect=_preselection(params, len(bias) + history, vocab.n_tokens),
         biased_ids=tuple(sorted(bias)),
         history=history,
@@ -192,7 +201,7 @@ def _sampler(
 
 
 def _picks_largest(params: SamplingParams) -> bool:
-    """Whether the chain always picks the largest of logits that nothing alters one by one."""
+    """Whether the chain always picks the largest logit, after biases, penalties and DRY."""
     if params.mirostat:
         return False
     picked = False
@@ -208,6 +217,18 @@ def _picks_largest(params: SamplingParams) -> bool:
         elif name == "top_p":
             picked = picked or (as_float32(params.top_p) <= 0 and params.min_keep <= 1)
     return picked
+
+
+def _only_lowers(params: SamplingParams, bias: Mapping[int, float]) -> bool:
+    """Whether biases, penalties and DRY can raise no logit."""
+    active = params.active_samplers
+    if "penalties" in active:
+        repeat, others = as_float32(params.penalty_repeat), (params.penalty_freq, params.penalty_present)
+        if repeat < 1 or any(as_float32(value) < 0 for value in others):
+            return False
+    if "dry" in active and as_float32(params.dry_multiplier) < 0:
+        return False
+    return all(value <= 0 for value in bias.values())
 
 
 def _preselection(params: SamplingParams, n_altered: int, n_tokens: int) -> int:
