@@ -33,8 +33,8 @@ def test_defaults_are_llama_cpps():
         "dynatemp_exponent": 1.0, "penalty_last_n": 64, "penalty_repeat": 1.0, "penalty_freq": 0.0,
         "penalty_present": 0.0, "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2,
         "dry_penalty_last_n": 64, "dry_sequence_breakers": ["\n", ":", '"', "*"], "adaptive_target": -1.0,
-        "adaptive_decay": 0.9, "mirostat": 0, "top_n_sigma": -1.0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "ignore_eos": False,
-        "samplers": list(DEFAULT_SAMPLERS),
+        "adaptive_decay": 0.9, "mirostat": 0, "top_n_sigma": -1.0, "mirostat_tau": 5.0,
+        "mirostat_eta": 0.1, "ignore_eos": False, "samplers": list(DEFAULT_SAMPLERS),
         "grammar": None, "grammar_root": "root", "logit_bias": {}, "max_tokens": None, "stop": [],
         "stop_token_ids": [], "logprobs": None,
     }  # fmt: skip
