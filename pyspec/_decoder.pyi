@@ -52,6 +52,10 @@ class Decoder:
         """Tokens in the target's memory; the seed is not among them."""
     def tokens(self, seq: int) -> list[int]:
         """The committed tokens, then the seed if there is one."""
+    def budget(self, seq: int) -> int:
+        """Most tokens that may be drafted this round; 0 while there is no token to go on from."""
+    def n_drafted(self, seq: int) -> int:
+        """Length of this round's draft."""
     def drafted(self, seq: int) -> list[int]:
         """The draft of this round as it will be, or was, submitted."""
     def result(self, seq: int) -> tuple[list[int], int, int, int, str | None]:

@@ -218,6 +218,15 @@ cdef class Decoder:
             tokens.append(s.seed)
         return tokens
 
+    def budget(self, int seq):
+        """Most tokens that may be drafted this round; 0 while there is no token to go on from."""
+        cdef Sequence * s = self.sequence(seq)
+        return s.budget if s.generating() else 0
+
+    def n_drafted(self, int seq):
+        """Length of this round's draft."""
+        return self.sequence(seq).draft.size()
+
     def drafted(self, int seq):
         """The draft of this round as it will be, or was, submitted."""
         return self.sequence(seq).draft

@@ -1,0 +1,59 @@
+"""The engine's settings, as they were resolved: what is really used, readable and comparable."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One model and its context, read back from libllama where libllama decides.
+
+    Attributes:
+        path: the GGUF file.
+        description: libllama's, e.g. "llama 135M Q4_1".
+        n_ctx: tokens one sequence may hold (what was asked for, not what libllama rounds it up to).
+        n_batch, n_ubatch: most rows of one decode, and of one piece of it that is computed at once.
+        n_outputs_max: rows of logits that are kept.
+        n_threads, n_threads_batch: for decodes of one row, and of several.
+        n_gpu_layers: as given; -1: all.
+        flash_attn: as given: "auto", "on" or "off".
+        type_k, type_v: types of the cache.
+    """
+
+    path: str
+    description: str
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_outputs_max: int
+    n_threads: int
+    n_threads_batch: int
+    n_gpu_layers: int
+    flash_attn: str
+    type_k: str
+    type_v: str
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What an engine runs with.
+
+    Attributes:
+        target: the model whose text is wanted.
+        draft: the draft model, or None.
+        speculators: names of the speculators in the order they are asked.
+        n_draft_max: longest draft any of them may submit.
+        draft_options: the draft model's own parameters (n_max, n_min, p_min, sync, ...), or None.
+    """
+
+    target: ModelConfig
+    draft: ModelConfig | None
+    speculators: tuple[str, ...]
+    n_draft_max: int
+    draft_options: dict[str, Any] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON or a log."""
+        return asdict(self)

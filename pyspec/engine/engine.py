@@ -1,0 +1,375 @@
+"""The public face: an engine holds a target model and whoever drafts for it, and writes text."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from pyspec._decoder import Decoder
+from pyspec._drafting import DraftRunner
+from pyspec._llama import Model
+from pyspec.engine.config import EngineConfig
+from pyspec.engine.generation import Generation, Job, Result
+from pyspec.engine.loading import (
+    Loaded,
+    LoadProgress,
+    load_model,
+    open_draft,
+    open_target,
+    require_tail_removal,
+    require_text_model,
+)
+from pyspec.engine.prompt import prompt_tokens
+from pyspec.engine.rounds import DRAFT_MODEL, Setup
+from pyspec.engine.worker import Worker
+from pyspec.errors import Closed, ContextFull, InvalidRequest
+from pyspec.sampling import SamplingParams, build_chain
+from pyspec.speculation.config import DraftModel, check_integer
+from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
+
+SpeculatorSpec = DraftModel | Speculator | Callable[[list[int]], Iterable[int]]
+Speculation = str | SpeculatorSpec | Sequence[SpeculatorSpec] | None
+
+# Longest draft of a speculator that does not say how long its drafts may be.
+DEFAULT_N_MAX = 16
+
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine:
+    """Writes text with a GGUF model, faster by speculative decoding, and the same text as without.
+
+    >>> with Engine("target.gguf", speculation=DraftModel("draft.gguf", n_max=8)) as engine:
+    ...     print(engine.generate("Once upon a time", SamplingParams(temperature=0.0, max_tokens=100)).text)
+
+    All methods may be called from any thread. Requests run one after the other, in the order they came, on a thread
+    of the engine's own.
+
+    Args:
+        target: the model whose text is wanted: a GGUF file, a name that ``pyspec models list`` knows, or an open
+            `Model`, which stays open when the engine is closed.
+        draft_model: short for ``speculation=DraftModel(draft_model)``.
+        speculation: who drafts. A `DraftModel`, any object with ``propose(requests)``, a function
+            ``tokens -> draft``, or several of them in the order they are asked (the first that has a draft wins the
+            round; at most one draft model). "auto": the draft model if one is given, else nobody. "none" or None:
+            plain decoding.
+        n_ctx: tokens the context holds, prompt and text together; None: as many as the model was trained with.
+        n_batch: most rows in one decode; drafts shrink where it is smaller than a draft and one.
+        n_ubatch: most rows computed at once: how a long prompt is cut. Larger is faster up to a point and takes
+            memory for intermediate results.
+        n_threads: threads for decodes of one row; 0: one per core.
+        n_threads_batch: threads for prompts and verification; 0: as n_threads.
+        n_gpu_layers: layers kept on the GPU, where there is one; -1: all.
+        flash_attn: "auto", "on" or "off".
+        type_k: type of the K cache: "f16", "f32", "bf16", "q8_0", "q4_0", ...; type_v likewise.
+        type_v: quantized ones need flash attention.
+        use_extra_bufts: repack weights for the CPU's matrix kernels where that is faster; more memory, slower load.
+        n_draft_max: longest draft verified; None: the longest n_max of the speculators. Rows of logits are
+            reserved for it.
+        load_progress: called with ("target" or "draft", 0..1) while models load; what it raises ends the loading.
+
+    Raises:
+        ModelLoadError: a file is missing or can't be loaded.
+        VocabMismatch: the draft model has another vocabulary.
+        UnsupportedModel: a model can't do what it is given for.
+        InvalidRequest: a parameter is out of range, or two contradict each other.
+        ContextError: libllama can't create a context like that.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | Model,
+        *,
+        draft_model: str | os.PathLike[str] | None = None,
+        speculation: Speculation = "auto",
+        n_ctx: int | None = 4096,
+        n_batch: int = 2048,
+        n_ubatch: int = 512,
+        n_threads: int = 0,
+        n_threads_batch: int = 0,
+        n_gpu_layers: int = -1,
+        flash_attn: str = "auto",
+        type_k: str = "f16",
+        type_v: str = "f16",
+        use_extra_bufts: bool = True,
+        n_draft_max: int | None = None,
+        load_progress: LoadProgress | None = None,
+    ) -> None:
+        self._worker: Worker | None = None
+        specs = _speculators(speculation, draft_model)
+        for name, value, low in (("n_batch", n_batch, 1), ("n_ubatch", n_ubatch, 1), ("n_threads", n_threads, 0),
+                                 ("n_threads_batch", n_threads_batch, 0), ("n_gpu_layers", n_gpu_layers, -1)):
+            check_integer(value, name, low)
+        if n_ctx is not None:
+            check_integer(n_ctx, "n_ctx", 1)
+        if n_draft_max is not None:
+            check_integer(n_draft_max, "n_draft_max", 0)
+        longest = max((_n_max(spec) for spec in specs), default=0)
+        self._n_draft_max = longest if n_draft_max is None else min(longest, n_draft_max)
+
+        opened: list[Loaded] = []
+        owned: list[Model] = []  # a Model that was given stays open
+        try:
+            if isinstance(target, Model):
+                model = target
+            else:
+                model = load_model(
+                    target, "target", load_progress, n_gpu_layers=n_gpu_layers, use_extra_bufts=use_extra_bufts
+                )
+                owned.append(model)
+            require_text_model(model, "target")
+            if specs:
+                require_tail_removal(model, "target")
+            settings: dict[str, Any] = {
+                "n_ubatch": n_ubatch,
+                "n_threads": n_threads,
+                "n_threads_batch": n_threads_batch,
+                "n_gpu_layers": n_gpu_layers,
+                "flash_attn": flash_attn,
+                "type_k": type_k,
+                "type_v": type_v,
+            }
+            tgt = open_target(
+                model,
+                n_ctx=model.n_ctx_train if n_ctx is None else n_ctx,
+                n_slots=1,
+                n_draft_max=self._n_draft_max,
+                n_batch=n_batch,
+                config=settings,
+            )
+            opened.append(tgt)
+            dft: Loaded | None = None
+            drafter: DraftRunner | None = None
+            chain: list[GuardedSpeculator | None] = []
+            for spec in specs:
+                if isinstance(spec, DraftModel):
+                    dft = open_draft(tgt, spec, load_progress)
+                    opened.append(dft)
+                    owned.append(dft.model)
+                    drafter = DraftRunner(
+                        dft.context, tgt.context.n_vocab, n_max=spec.n_max, n_min=spec.n_min, p_min=spec.p_min,
+                        replay=spec.sync == "replay",
+                    )
+                    chain.append(None)
+                else:
+                    chain.append(_guarded(spec))
+            decoder = Decoder(tgt.context, drafter)
+        except BaseException:
+            _release(opened, owned)
+            raise
+
+        self.config = EngineConfig(
+            target=tgt.config,
+            draft=None if dft is None else dft.config,
+            speculators=tuple(DRAFT_MODEL if s is None else s.name for s in chain),
+            n_draft_max=self._n_draft_max,
+            draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
+        )
+        self._model = model
+        self._contexts = [loaded.context for loaded in opened]
+        setup = Setup(
+            decoder=decoder,
+            vocab=model.vocab,
+            chain=chain,
+            n_draft_max=self._n_draft_max,
+            n_ctx=tgt.config.n_ctx,
+            n_rows=min(tgt.context.n_batch, tgt.context.n_outputs_max),
+            prompt_chunk=min(tgt.context.n_batch, tgt.context.n_ubatch),
+        )
+        self._worker = Worker(setup, self._contexts, lambda: _release(opened, owned))
+        _open_engines.add(self)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | bytes | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        n_draft_max: int | None = None,
+        prompt_progress: Callable[[int, int], None] | None = None,
+    ) -> Result:
+        """Writes the continuation of a prompt and returns it whole.
+
+        Args:
+            prompt: text (a BOS token is put in front where the model wants one, and special tokens written out in
+                it are recognised), UTF-8 bytes, or token ids, which are used as they are.
+            params: how tokens are chosen and when to stop; None: llama.cpp's defaults.
+            n_draft_max: longest draft for this request, up to the engine's; 0: plain decoding.
+            prompt_progress: called with (tokens read, tokens in the prompt) while the prompt is read; in the
+                engine's thread. What it raises ends the request.
+
+        Raises:
+            InvalidRequest: an empty prompt, invalid UTF-8, an unknown token id, an impossible parameter.
+            GrammarError: the grammar can't be parsed.
+            ContextFull: the prompt does not fit into the context.
+            DecodeError: libllama failed.
+            Closed: the engine is closed.
+
+        Ctrl-C ends the request and raises KeyboardInterrupt; the engine goes on with the next one.
+        """
+        generation = self.stream(prompt, params, n_draft_max=n_draft_max, prompt_progress=prompt_progress)
+        try:
+            return generation.result()
+        except BaseException:
+            generation.cancel()
+            raise
+
+    def stream(
+        self,
+        prompt: str | bytes | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        n_draft_max: int | None = None,
+        prompt_progress: Callable[[int, int], None] | None = None,
+    ) -> Generation:
+        """Starts a request and returns at once; iterate what it returns for the chunks of text, round by round.
+
+        Parameters and errors are those of `generate`; errors of the prompt and the parameters come at once, others
+        while iterating. Leaving the iteration early (``break`` and dropping the object, `Generation.cancel`, or its
+        use as a context manager) ends the request.
+        """
+        worker = self._open_worker()
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(f"params must be a SamplingParams, not {params!r}", name="params", value=params)
+        if n_draft_max is not None:
+            check_integer(n_draft_max, "n_draft_max", 0)
+        tokens = prompt_tokens(prompt, self._model.vocab)
+        n_ctx = self.config.target.n_ctx
+        if len(tokens) >= n_ctx:
+            raise ContextFull(
+                f"the prompt has {len(tokens)} tokens and the context holds {n_ctx}, one of which is for the first "
+                f"token of the text; shorten the prompt or open the engine with a larger n_ctx",
+                n_tokens=len(tokens),
+                n_ctx=n_ctx,
+            )
+        plan = build_chain(params, self._model.vocab, n_ctx=n_ctx)
+        job = Job(tokens, params, plan, n_draft_max=n_draft_max, prompt_progress=prompt_progress)
+        worker.submit(job)
+        return Generation(job, worker.cancel)
+
+    submit = stream
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Model:
+        """The target model: its metadata, vocabulary and chat template."""
+        self._open_worker()
+        return self._model
+
+    def tokenize(self, prompt: str | bytes) -> list[int]:
+        """The token ids a prompt stands for, as `generate` would read it."""
+        self._open_worker()
+        return prompt_tokens(prompt, self._model.vocab)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that models, caches and intermediate results take, target and draft: ``{"target.model": ..., ...}``."""
+        self._open_worker()
+        report: dict[str, int] = {}
+        for role, context in zip(("target", "draft"), self._contexts, strict=False):
+            for kind, size in context.memory_breakdown().items():
+                report[f"{role}.{kind}"] = size
+        return report
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._worker is None or self._worker.closed
+
+    def close(self) -> None:
+        """Ends all requests (as cancelled) and frees models and contexts. Safe to call twice."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_worker", None) is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Engine closed>"
+        who = ", ".join(self.config.speculators) or "no speculation"
+        return f"<Engine {self.config.target.description}, {who}, n_ctx {self.config.target.n_ctx}>"
+
+    def _open_worker(self) -> Worker:
+        if self._worker is None:
+            raise Closed("the engine is closed; open a new one")
+        return self._worker
+
+
+def _release(opened: list[Loaded], owned: list[Model]) -> None:
+    """Closes contexts, draft before target, and the models the engine loaded itself."""
+    for loaded in reversed(opened):
+        loaded.context.close()
+    for model in owned:
+        model.close()
+
+
+def _speculators(speculation: Speculation, draft_model: str | os.PathLike[str] | None) -> list[SpeculatorSpec]:
+    """The speculators in order, from all the ways to name them."""
+    given = [] if draft_model is None else [DraftModel(draft_model)]
+    if speculation is None or (isinstance(speculation, str) and speculation == "none"):
+        if given:
+            raise InvalidRequest(
+                "a draft model is given and speculation is switched off; leave one of them out",
+                name="speculation",
+                value=speculation,
+            )
+        return []
+    if isinstance(speculation, str):
+        if speculation != "auto":
+            raise InvalidRequest(
+                f"speculation must be 'auto', 'none' or speculators, not {speculation!r}",
+                name="speculation",
+                value=speculation,
+            )
+        return list(given)
+    specs: list[SpeculatorSpec] = list(speculation) if isinstance(speculation, Sequence) else [speculation]
+    for spec in specs:
+        if not (isinstance(spec, DraftModel) or hasattr(spec, "propose") or callable(spec)):
+            raise InvalidRequest(
+                f"a speculator is a DraftModel, an object with propose(requests) or a function of the tokens so far, "
+                f"not {spec!r}",
+                name="speculation",
+                value=spec,
+            )
+    specs += given
+    if sum(isinstance(spec, DraftModel) for spec in specs) > 1:
+        raise InvalidRequest("there can be one draft model at most", name="speculation", value=speculation)
+    return specs
+
+
+def _n_max(spec: SpeculatorSpec) -> int:
+    """The longest draft of a speculator."""
+    if isinstance(spec, DraftModel):
+        return spec.n_max
+    return check_integer(getattr(spec, "n_max", DEFAULT_N_MAX), "n_max", 1)
+
+
+def _guarded(spec: Any) -> GuardedSpeculator:
+    return GuardedSpeculator(spec if hasattr(spec, "propose") else FunctionSpeculator(spec))
+
+
+def _close_all() -> None:
+    """At exit: a thread inside libllama must not outlive the interpreter."""
+    for engine in list(_open_engines):
+        engine.close()
+
+
+atexit.register(_close_all)

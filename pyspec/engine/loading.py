@@ -1,0 +1,139 @@
+"""From file names and parameters to loaded models and contexts that fit together, or an error that says why not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspec._llama import Context, Model
+from pyspec.engine.config import ModelConfig
+from pyspec.errors import InvalidRequest, UnsupportedModel
+from pyspec.models import resolve
+from pyspec.speculation.config import DraftModel
+from pyspec.speculation.vocab_gate import check_vocabulary
+
+LoadProgress = Callable[[str, float], None]
+
+# Draft files that read the target's hidden states; they need speculators of their own.
+HIDDEN_STATE_DRAFTS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash or draft-dspark"}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its context."""
+
+    model: Model
+    context: Context
+    config: ModelConfig
+
+
+def load_model(path: str | os.PathLike[str], role: str, progress: LoadProgress | None, **options: Any) -> Model:
+    """Opens a GGUF file, or a registered model by name; `role` ("target", "draft") is what progress is told."""
+    callback = None if progress is None else (lambda done: progress(role, done))
+    return Model(str(resolve(path)), progress=callback, **options)
+
+
+def require_text_model(model: Model, role: str) -> None:
+    """Raises UnsupportedModel unless the model continues text one token at a time."""
+    reason = None
+    if not model.has_decoder or model.has_encoder:
+        reason = "it has an encoder; pyspec runs decoder-only models"
+    elif model.is_diffusion:
+        reason = "it is a diffusion model, which does not write from left to right"
+    elif model.arch in HIDDEN_STATE_DRAFTS:
+        reason = f"it drafts from a target's hidden states ({HIDDEN_STATE_DRAFTS[model.arch]}) and can't run alone"
+    elif model.vocab.type == "none":
+        reason = "it has no vocabulary"
+    if reason is not None:
+        raise UnsupportedModel(f"{model.path} ({model.arch}) can't be the {role}: {reason}")
+
+
+def require_tail_removal(model: Model, role: str) -> None:
+    """Raises UnsupportedModel unless rejected tokens can be cut from the model's memory."""
+    if model.is_recurrent or model.is_hybrid:
+        kind = "recurrent" if model.is_recurrent else "partly recurrent"
+        raise UnsupportedModel(
+            f"{model.path} ({model.arch}) is {kind}: rejected tokens can't be cut from its memory, so it can't be "
+            f"the {role} of speculative decoding; it can be run with speculation='none'"
+        )
+
+
+def open_target(
+    model: Model, *, n_ctx: int, n_slots: int, n_draft_max: int, n_batch: int, config: dict[str, Any]
+) -> Loaded:
+    """The target's context: room for n_ctx tokens, and for the rows that one round verifies, not for n_batch rows."""
+    n_outputs = max(1, min(n_batch, n_slots * (1 + n_draft_max)))
+    context = Context(
+        model,
+        n_ctx=n_ctx * n_slots,
+        n_seq_max=n_slots,
+        n_batch=n_batch,
+        n_outputs_max=n_outputs,
+        **{name: value for name, value in config.items() if name != "n_gpu_layers"},
+    )
+    return Loaded(model, context, _describe(model, context, n_ctx, config))
+
+
+def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | None) -> Loaded:
+    """Loads the draft model and opens its context: as many sequences as the target's, one row of logits each.
+
+    Raises:
+        VocabMismatch: target and draft do not share a vocabulary.
+        UnsupportedModel: the file is no model that drafts by itself.
+        InvalidRequest: sync="replay" with a window shorter than the target's.
+    """
+    n_slots = target.context.n_seq_max
+    n_ctx = target.config.n_ctx if options.n_ctx is None else min(options.n_ctx, target.config.n_ctx)
+    if options.sync == "replay" and n_ctx < target.config.n_ctx:
+        raise InvalidRequest(
+            f"sync='replay' needs a draft context as long as the target's: n_ctx is {n_ctx}, "
+            f"the target's {target.config.n_ctx}",
+            name="n_ctx",
+            value=options.n_ctx,
+        )
+    model = load_model(options.path, "draft", progress, n_gpu_layers=options.n_gpu_layers)
+    try:
+        require_text_model(model, "draft")
+        require_tail_removal(model, "draft")
+        check_vocabulary(target.model.vocab, model.vocab)
+        n_threads = options.n_threads or target.config.n_threads
+        config = {
+            "n_ubatch": options.n_batch,
+            "n_threads": n_threads,
+            "n_threads_batch": options.n_threads_batch or options.n_threads or target.config.n_threads_batch,
+            "n_gpu_layers": options.n_gpu_layers,
+            "flash_attn": options.flash_attn,
+            "type_k": options.type_k,
+            "type_v": options.type_v,
+        }
+        context = Context(
+            model,
+            n_ctx=n_ctx * n_slots,
+            n_seq_max=n_slots,
+            n_batch=max(options.n_batch, n_slots),
+            n_outputs_max=n_slots,
+            **{name: value for name, value in config.items() if name != "n_gpu_layers"},
+        )
+    except BaseException:
+        model.close()
+        raise
+    return Loaded(model, context, _describe(model, context, n_ctx, config))
+
+
+def _describe(model: Model, context: Context, n_ctx: int, config: dict[str, Any]) -> ModelConfig:
+    return ModelConfig(
+        path=model.path,
+        description=model.desc,
+        n_ctx=n_ctx,
+        n_batch=context.n_batch,
+        n_ubatch=context.n_ubatch,
+        n_outputs_max=context.n_outputs_max,
+        n_threads=context.n_threads,
+        n_threads_batch=context.n_threads_batch,
+        n_gpu_layers=config["n_gpu_layers"],
+        flash_attn=config["flash_attn"],
+        type_k=config["type_k"],
+        type_v=config["type_v"],
+    )

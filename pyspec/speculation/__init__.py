@@ -1,0 +1,7 @@
+"""Who drafts, and what it brought: policy, one concept a file."""
+
+from pyspec.speculation.config import DraftModel
+from pyspec.speculation.scripted import DraftRequest, Speculator
+from pyspec.speculation.stats import SpeculatorStats, Stats
+
+__all__ = ["DraftModel", "DraftRequest", "Speculator", "SpeculatorStats", "Stats"]

@@ -1,0 +1,93 @@
+"""What a user says about a speculator: one frozen dataclass per kind, validated when it is made."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Any, Literal
+
+from pyspec.errors import InvalidRequest
+
+DraftSync = Literal["lazy", "replay"]
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """draft-simple: a small model with the target's vocabulary proposes its best tokens.
+
+    Names and defaults are llama.cpp's ``--spec-draft-*`` where they mean the same.
+
+    Attributes:
+        path: a GGUF file, or a name that ``pyspec models list`` knows.
+        n_max: longest draft, 1 or more. Longer drafts win more when most of them is accepted and waste more when
+            it is not: about 8 where nine of ten tokens are accepted, 2 to 4 where half of them are.
+        n_min: shortest draft worth verifying, 0..n_max. Shorter ones (see p_min) are discarded.
+        p_min: 0..1. Drafting stops before a token the draft model gives a lower probability, among its ten best.
+            0 never stops early.
+        n_ctx: tokens of context the draft model keeps, at least 16; None: as many as the target. A shorter window
+            makes its decodes cheaper in long texts; when it is full it moves on, keeping the newer half.
+        n_batch: most rows of one draft decode: how a long prompt is cut when the draft model reads it.
+        n_gpu_layers: layers kept on the GPU; -1: all.
+        n_threads: threads for decodes of one row; 0: as the target.
+        n_threads_batch: threads for larger decodes; 0: as n_threads.
+        type_k: type of the K cache ("f16", "q8_0", ...). f16 unless said, whatever the target's is.
+        type_v: type of the V cache; quantized ones need flash attention.
+        flash_attn: "auto", "on" or "off".
+        sync: "lazy" evaluates every token once on the draft model. "replay" evaluates every target batch on it
+            again, as llama.cpp does: same text, more work. For comparison.
+
+    Raises:
+        InvalidRequest: for a value outside its range, or n_min above n_max.
+    """
+
+    path: str | os.PathLike[str]
+    _: KW_ONLY
+    n_max: int = 3
+    n_min: int = 0
+    p_min: float = 0.0
+    n_ctx: int | None = None
+    n_batch: int = 512
+    n_gpu_layers: int = -1
+    n_threads: int = 0
+    n_threads_batch: int = 0
+    type_k: str = "f16"
+    type_v: str = "f16"
+    flash_attn: str = "auto"
+    sync: DraftSync = "lazy"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike):
+            raise InvalidRequest(f"path must be a file name, not {self.path!r}", name="path", value=self.path)
+        object.__setattr__(self, "path", os.fspath(self.path))
+        check_integer(self.n_max, "n_max", 1)
+        check_integer(self.n_min, "n_min", 0)
+        check_integer(self.n_batch, "n_batch", 1)
+        check_integer(self.n_gpu_layers, "n_gpu_layers", -1)
+        check_integer(self.n_threads, "n_threads", 0)
+        check_integer(self.n_threads_batch, "n_threads_batch", 0)
+        if self.n_ctx is not None:
+            check_integer(self.n_ctx, "n_ctx", 16)
+        if self.n_min > self.n_max:
+            raise InvalidRequest(
+                f"n_min ({self.n_min}) is above n_max ({self.n_max}): no draft could ever be submitted",
+                name="n_min",
+                value=self.n_min,
+            )
+        if isinstance(self.p_min, bool) or not isinstance(self.p_min, int | float) or not 0 <= self.p_min <= 1:
+            raise InvalidRequest(f"p_min must be a number from 0 to 1, not {self.p_min!r}", name="p_min", value=self.p_min)
+        if self.sync not in ("lazy", "replay"):
+            raise InvalidRequest(f"sync must be 'lazy' or 'replay', not {self.sync!r}", name="sync", value=self.sync)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All parameters by name; ``DraftModel(**d)`` makes an equal one."""
+        return asdict(self)
+
+
+def check_integer(value: object, name: str, low: int, high: int = 2**31 - 1) -> int:
+    """The value, if it is an integer from low to high; InvalidRequest otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} must be an integer, not {value!r}", name=name, value=value)
+    if not low <= value <= high:
+        limit = f"at least {low}" if value < low else f"at most {high}"
+        raise InvalidRequest(f"{name} must be {limit}, not {value}", name=name, value=value)
+    return value

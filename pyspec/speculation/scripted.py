@@ -1,0 +1,73 @@
+"""Speculators written in Python: an object with ``propose``, or a plain function of the tokens so far.
+
+They run once per round, with the GIL. A test scripts drafts with one; a user brings an idea of their own::
+
+    engine = Engine("target.gguf", speculation=[lambda tokens: tokens[-8:]])
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+_log = logging.getLogger("pyspec.speculation")
+
+
+@dataclass(frozen=True)
+class DraftRequest:
+    """What a speculator is told about one sequence that wants a draft.
+
+    Attributes:
+        seq: the sequence's number; the same one throughout a request.
+        tokens: the prompt and everything emitted so far, the last token included.
+        n_max: longest draft that can be used this round; what is longer is cut.
+    """
+
+    seq: int
+    tokens: Sequence[int]
+    n_max: int
+
+
+@runtime_checkable
+class Speculator(Protocol):
+    """Anything that proposes: one draft (possibly empty) for each request, in order."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Iterable[int]]: ...
+
+
+class FunctionSpeculator:
+    """A plain callable as a speculator: it gets the tokens so far and returns the tokens it expects next."""
+
+    def __init__(self, function: Callable[[list[int]], Iterable[int]]) -> None:
+        self._function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Iterable[int]]:
+        return [self._function(list(request.tokens)) for request in requests]
+
+
+class GuardedSpeculator:
+    """Runs a Python speculator so that it can't harm a request: what it raises is counted and logged once.
+
+    Attributes:
+        name: under which its tokens appear in results and statistics.
+        failures: how often it raised, or returned something that is not one list of ints per request.
+    """
+
+    def __init__(self, speculator: Speculator) -> None:
+        self._speculator = speculator
+        self.name = str(getattr(speculator, "name", type(speculator).__name__))
+        self.failures = 0
+
+    def draft(self, request: DraftRequest) -> list[int]:
+        """The draft for one sequence; empty when the speculator failed."""
+        try:
+            (draft,) = self._speculator.propose([request])
+            return [int(token) for token in draft]
+        except Exception:
+            if self.failures == 0:
+                _log.exception("speculator %s failed; the request goes on without its draft", self.name)
+            self.failures += 1
+            return []

@@ -1,0 +1,174 @@
+"""What speculation did for a request, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class SpeculatorStats:
+    """One speculator's share of a request.
+
+    Attributes:
+        drafts: rounds in which its draft was verified.
+        drafted: tokens it submitted.
+        accepted: of those, tokens the target chose as well.
+        discarded: tokens of drafts that were shorter than n_min and not submitted.
+        failures: rounds in which it failed and the round went on without it.
+        drafted_per_position: how often a draft had a first, second, ... token.
+        accepted_per_position: how often that token was accepted.
+    """
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    discarded: int = 0
+    failures: int = 0
+    drafted_per_position: list[int] = field(default_factory=list)
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """Adds one verified draft."""
+        if drafted == 0:
+            return
+        self.drafts += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        missing = drafted - len(self.drafted_per_position)
+        self.drafted_per_position.extend([0] * missing)
+        self.accepted_per_position.extend([0] * missing)
+        for i in range(drafted):
+            self.drafted_per_position[i] += 1
+        for i in range(accepted):
+            self.accepted_per_position[i] += 1
+
+
+@dataclass
+class Stats:
+    """A request in numbers. Times are milliseconds, rates are fractions.
+
+    The prompt's last decode gives the first token, each round after it at least one more:
+    ``completion_tokens == 1 + rounds + accepted``, less what a stop string or a limit cut off (``discarded_tokens``).
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        completion_tokens: tokens of the result.
+        discarded_tokens: tokens emitted behind the end of a stop string.
+        rounds: target decodes after the prompt.
+        rounds_without_draft: of those, with one row.
+        emitted_from_draft: tokens of the result that had been drafted.
+        target_calls, target_rows: decodes of the target, and rows in them, prompt included.
+        draft_calls, draft_rows: the same of the draft model.
+        speculators: by name, what each one did.
+        prefill_ms: reading the prompt, up to the first token.
+        decode_ms: everything after it.
+        draft_ms, verify_ms, sampling_ms: of decode_ms, in drafting, in target decodes, in choosing tokens.
+        python_ms: the rest of decode_ms: policy, text, hand-over.
+        libllama_ms: of decode_ms, inside decodes of either model.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    discarded_tokens: int = 0
+    rounds: int = 0
+    rounds_without_draft: int = 0
+    emitted_from_draft: int = 0
+    target_calls: int = 0
+    target_rows: int = 0
+    draft_calls: int = 0
+    draft_rows: int = 0
+    speculators: dict[str, SpeculatorStats] = field(default_factory=dict)
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    sampling_ms: float = 0.0
+    libllama_ms: float = 0.0
+
+    def speculator(self, name: str) -> SpeculatorStats:
+        """The entry of one speculator, made on first use."""
+        return self.speculators.setdefault(name, SpeculatorStats())
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(s, name) for s in self.speculators.values())
+
+    def _per_position(self, name: str) -> list[int]:
+        columns = [getattr(s, name) for s in self.speculators.values()]
+        longest = max(map(len, columns), default=0)
+        return [sum(c[i] for c in columns if i < len(c)) for i in range(longest)]
+
+    @property
+    def drafted(self) -> int:
+        """Tokens submitted for verification."""
+        return self._sum("drafted")
+
+    @property
+    def accepted(self) -> int:
+        """Of those, tokens the target chose as well (some may lie behind a stop string)."""
+        return self._sum("accepted")
+
+    @property
+    def discarded(self) -> int:
+        """Drafted tokens that were not submitted: their draft was shorter than n_min."""
+        return self._sum("discarded")
+
+    @property
+    def draft_failures(self) -> int:
+        """Times a speculator failed and the round went on without it."""
+        return self._sum("failures")
+
+    @property
+    def drafted_per_position(self) -> list[int]:
+        """How often a submitted draft had a first, second, ... token."""
+        return self._per_position("drafted_per_position")
+
+    @property
+    def accepted_per_position(self) -> list[int]:
+        """How often that token was accepted."""
+        return self._per_position("accepted_per_position")
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted share of the submitted tokens; 0 when there were none (see ``drafted``)."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens each target decode after the prompt gave on average; 1 without speculation."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def draft_rows_per_round(self) -> float:
+        """Rows the draft model evaluated per round, the prompt's included."""
+        return self.draft_rows / self.rounds if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generation speed: tokens after the first one, over decode_ms."""
+        n = self.completion_tokens + self.discarded_tokens - 1
+        return 1000.0 * n / self.decode_ms if self.decode_ms > 0 and n > 0 else 0.0
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Prompt speed, up to the first token."""
+        return 1000.0 * self.prompt_tokens / self.prefill_ms if self.prefill_ms > 0 else 0.0
+
+    @property
+    def python_ms(self) -> float:
+        """decode_ms outside drafting, verification and sampling."""
+        return max(0.0, self.decode_ms - self.draft_ms - self.verify_ms - self.sampling_ms)
+
+    @property
+    def overhead(self) -> float:
+        """Share of decode_ms outside libllama's decodes: sampling, policy, text, hand-over."""
+        return max(0.0, 1.0 - self.libllama_ms / self.decode_ms) if self.decode_ms > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts, times and everything derived from them, by name."""
+        derived = {
+            name: getattr(self, name)
+            for name, attribute in type(self).__dict__.items()
+            if isinstance(attribute, property)
+        }
+        return {**asdict(self), **derived}
