@@ -19,7 +19,7 @@ build_requires = $(bin)/python -c 'exec("try: import tomllib\nexcept ImportError
 	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build run test lint bench clean
+.PHONY: help venv build run test lint bench example clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do \
@@ -53,8 +53,11 @@ lint: $(stamp) ## ruff and mypy
 	$(bin)/ruff check .
 	$(bin)/mypy
 
-bench: build ## compare with llama.cpp's own speculative decoding on this machine
+bench: example ## compare with llama.cpp's own speculative decoding on this machine
 	$(bin)/python benchmarks/compare.py
+
+example: build ## build llama.cpp's own speculative decoding example, for the benchmark
+	$(bin)/python setup.py -q build_example
 
 clean: ## remove what was built (not the virtual environment, not fetched sources and models)
 	rm -rf build dist pyspec/lib pyspec/_build_info.py pyspec/*.so *.egg-info

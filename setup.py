@@ -9,7 +9,8 @@ Everything else about the package is in pyproject.toml. What a user can set, all
 ``PYSPEC_LLAMA_CPP``
     A llama.cpp source tree to build instead of the pinned one, see vendor/README.md.
 
-The build directory is kept (``build/<python>-<platform>``), so that a second build compiles only what changed.
+The build directory is kept (``build/<python>-<platform>``), so that a second build compiles only what
+changed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import ClassVar
 
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
@@ -35,10 +37,12 @@ sys.path.insert(0, str(ROOT / "vendor"))
 
 import fetch_llama_cpp  # noqa: E402
 
-# Variables that CMake reads once, when a build directory is configured first. A build with other values gets a
-# directory of its own: it would otherwise silently keep the old ones.
-CONFIGURING = ("CMAKE_ARGS", "CMAKE_GENERATOR", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CUDACXX",
-               "CUDAFLAGS", "CUDAHOSTCXX", "ARCHFLAGS", "MACOSX_DEPLOYMENT_TARGET", "PYSPEC_LLAMA_CPP")  # fmt: skip
+# Variables that CMake reads once, when a build directory is configured first. A build with other values
+# gets a directory of its own: it would otherwise silently keep the old ones.
+CONFIGURING = (
+    *("CMAKE_ARGS", "CMAKE_GENERATOR", "PYSPEC_LLAMA_CPP", "ARCHFLAGS", "MACOSX_DEPLOYMENT_TARGET"),
+    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX"),
+)
 
 
 def llama_source(override: str | None) -> fetch_llama_cpp.Source:
@@ -50,57 +54,96 @@ def llama_source(override: str | None) -> fetch_llama_cpp.Source:
 
 
 class Build(build):
-    """``build``, from an empty staging folder: files deleted from the source would stay in every later wheel."""
+    """``build``, from an empty staging folder: deleted files would otherwise be in every later wheel."""
 
     def run(self) -> None:
         shutil.rmtree(Path(self.build_lib) / "pyspec", ignore_errors=True)
         super().run()
 
 
+class CMake:
+    """One build directory, and CMake's three steps in it."""
+
+    def __init__(self, version: str, *extra: str) -> None:
+        self.env = tool_environment()
+        self.folder = build_folder(self.env)
+        self.tool = find_tool("cmake", self.env)
+        source = llama_source(self.env.get(fetch_llama_cpp.ENV_VAR))
+        users = self.env.get("CMAKE_ARGS", "")
+        # Ours first, so that the user's win.
+        self.arguments = [
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DPYSPEC_VERSION={version}",
+            f"-DPYSPEC_LLAMA_CPP={source.path}",
+            f"-DPYSPEC_LLAMA_COMMIT={source.commit or ''}",
+            f"-DPYSPEC_CMAKE_ARGS={users}",
+            *self.generator(),
+            *extra,
+            *shlex.split(users),
+        ]
+
+    def generator(self) -> list[str]:
+        ninja = shutil.which("ninja", path=self.env["PATH"])
+        if ninja is None or "CMAKE_GENERATOR" in self.env:
+            return []
+        # Named each time: pip's build environment, and the ninja in it, has another path in every run.
+        return ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+
+    def configure(self) -> None:
+        forget_moved_cache(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run("configure", "-S", str(ROOT), "-B", str(self.folder), *self.arguments)
+
+    def compile(self, target: str) -> None:
+        self.run("compile", "--build", str(self.folder), "--target", target)
+
+    def install(self, prefix: Path) -> None:
+        self.run("install", "--install", str(self.folder), "--component", "pyspec", "--prefix", str(prefix))
+
+    def run(self, step: str, *arguments: str) -> None:
+        """Run one step; what CMake has to say goes to the terminal as it says it."""
+        print("+", shlex.join(["cmake", *arguments]), flush=True)
+        status = subprocess.run([self.tool, *arguments], env=self.env, check=False).returncode
+        if status != 0:
+            raise CompileError(
+                f"CMake could not {step} pyspec (status {status}). Its own message is above; "
+                f"CMAKE_ARGS was {self.env.get('CMAKE_ARGS', '')!r}."
+            )
+
+
 class BuildNative(build_ext):
     """``build_ext``, by CMake."""
 
     def run(self) -> None:
-        source = llama_source(os.environ.get(fetch_llama_cpp.ENV_VAR))
-        env = tool_environment()
-        folder = build_folder(env)
-        cmake = find_tool("cmake", env)
-        forget_moved_cache(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.cmake([cmake, "-S", str(ROOT), "-B", str(folder), *self.arguments(source, env)], env, "configure")
-        self.cmake([cmake, "--build", str(folder), "--target", "pyspec_all"], env, "compile")
+        cmake = CMake(self.distribution.get_version())
         prefix = ROOT if self.inplace else Path(self.build_lib).resolve()
-        self.cmake(
-            [cmake, "--install", str(folder), "--component", "pyspec", "--prefix", str(prefix)], env, "install"
-        )
-        remove_strangers(folder, prefix / "pyspec" / "lib")
+        cmake.configure()
+        cmake.compile("pyspec_all")
+        cmake.install(prefix)
+        remove_strangers(cmake.folder, prefix / "pyspec" / "lib")
 
-    def arguments(self, source: fetch_llama_cpp.Source, env: dict[str, str]) -> list[str]:
-        """CMake's command line: ours first, so that the user's wins."""
-        users = env.get("CMAKE_ARGS", "")
-        arguments = [
-            "-DCMAKE_BUILD_TYPE=Release",
-            f"-DPython_EXECUTABLE={sys.executable}",
-            f"-DPYSPEC_VERSION={self.distribution.get_version()}",
-            f"-DPYSPEC_LLAMA_CPP={source.path}",
-            f"-DPYSPEC_LLAMA_COMMIT={source.commit or ''}",
-            f"-DPYSPEC_CMAKE_ARGS={users}",
-        ]
-        ninja = shutil.which("ninja", path=env["PATH"])
-        if ninja and "CMAKE_GENERATOR" not in env:
-            # Named each time: pip's build environment, and the ninja in it, has another path in every run.
-            arguments += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-        return arguments + shlex.split(users)
 
-    def cmake(self, command: list[str], env: dict[str, str], step: str) -> None:
-        """Run one step; what CMake has to say goes to the terminal as it says it."""
-        print("+", shlex.join(command), flush=True)
-        status = subprocess.run(command, env=env, check=False).returncode
-        if status != 0:
-            raise CompileError(
-                f"CMake could not {step} pyspec (status {status}). Its own message is above; "
-                f"CMAKE_ARGS was {env.get('CMAKE_ARGS', '')!r}."
-            )
+class BuildExample(Command):
+    """``build_example``: llama.cpp's own speculative decoding, on the very libraries the package uses."""
+
+    description = "build llama.cpp's llama-speculative-simple into build/, for the benchmarks"
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
+
+    def initialize_options(self) -> None:
+        pass
+
+    def finalize_options(self) -> None:
+        pass
+
+    def run(self) -> None:
+        cmake = CMake(self.distribution.get_version(), "-DPYSPEC_LLAMA_EXAMPLES=on")
+        cmake.configure()
+        cmake.compile("llama-speculative-simple")
+        link = ROOT / "build" / "llama-speculative-simple"
+        link.unlink(missing_ok=True)
+        link.symlink_to(cmake.folder / "bin" / link.name)
+        print(link)
 
 
 class SourceDistribution(sdist):
@@ -112,10 +155,13 @@ class SourceDistribution(sdist):
 
 
 def tool_environment() -> dict[str, str]:
-    """The environment CMake runs in: the tools of this Python's environment found first, even if not activated."""
+    """The environment CMake runs in: the tools of this Python's environment found first, even if not
+    activated.
+    """
     env = dict(os.environ)
     env["PATH"] = os.pathsep.join([env.get("PATH", os.defpath), sysconfig.get_path("scripts")])
-    # Lets ccache recognise a file compiled in another directory, a source distribution unpacked by pip for one.
+    # Lets ccache recognise a file compiled in another directory, a source distribution unpacked by pip
+    # for one.
     env.setdefault("CCACHE_BASEDIR", str(ROOT))
     return env
 
@@ -154,5 +200,10 @@ def remove_strangers(folder: Path, libraries: Path) -> None:
 setup(
     # Named so that setuptools knows the package to be platform-specific; CMakeLists.txt lists the real ones.
     ext_modules=[Extension("pyspec._llama", sources=[])],
-    cmdclass={"build": Build, "build_ext": BuildNative, "sdist": SourceDistribution},
+    cmdclass={
+        "build": Build,
+        "build_ext": BuildNative,
+        "build_example": BuildExample,
+        "sdist": SourceDistribution,
+    },
 )

@@ -1,8 +1,9 @@
-"""Translates one .pyx file to C++ for CMake: ``translate.py MODULE FILE.pyx FILE.cpp``, from the source directory.
+"""Translates one .pyx file to C++ for CMake: ``translate.py MODULE FILE.pyx FILE.cpp``, from the source
+directory.
 
-Two things beyond calling Cython. The list of files it read (``FILE.cpp.dep``) gets absolute paths, which is what
-CMake can relate to the build directory. And the C++ file is only replaced if it differs, so that a translation
-that comes out as before is not compiled again.
+Two things beyond calling Cython. The list of files it read (``FILE.cpp.dep``) gets absolute paths, which
+is what CMake can relate to the build directory. And the C++ file is only replaced if it differs, so that
+a translation that comes out as before is not compiled again.
 """
 
 import subprocess

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Finds, or fetches, the llama.cpp source tree that pyspec is compiled against.
 
-setup.py calls :func:`source_dir` before it configures the build; ``python vendor/fetch_llama_cpp.py`` does the
-same by hand. Only the standard library is used, and pip for the download.
+setup.py calls :func:`source_dir` before it configures the build; ``python vendor/fetch_llama_cpp.py``
+does the same by hand. Only the standard library is used, and pip for the download.
 
 The tree comes from, in this order:
 
@@ -133,8 +133,8 @@ def _users_tree(tree: Path, lock: Lock) -> Source:
     if version is None or not _key(lock.supported_from) <= _key(version) < _key(lock.supported_below):
         states = f"is llama.cpp {version}" if version else "states no LLAMA_VERSION in its CMakeLists.txt"
         raise SourceError(
-            f"{ENV_VAR}={tree} {states}. {wanted}; check out such a version there, or unset {ENV_VAR} to build "
-            f"the pinned {lock.llama_version}."
+            f"{ENV_VAR}={tree} {states}. {wanted}; check out such a version there, or unset {ENV_VAR} to "
+            f"build the pinned {lock.llama_version}."
         )
     return Source(tree, version, None)
 
@@ -148,8 +148,8 @@ def download(lock: Lock, folder: Path, by_hand: Path) -> Path:
 
     ``by_hand`` is where the error message tells the user to put the file if that fails.
     """
-    # --no-binary names the one package: with ":all:", pip would also compile that package's build tools, CMake
-    # among them, from source.
+    # --no-binary names the one package: with ":all:", pip would also compile that package's build tools,
+    # CMake among them, from source.
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
         "--no-binary", lock.package, f"{lock.package}=={lock.version}", "--dest", str(folder),
@@ -161,7 +161,9 @@ def download(lock: Lock, folder: Path, by_hand: Path) -> Path:
         raise SourceError(_cannot_fetch(lock, by_hand, str(error))) from error
     archive = folder / lock.filename
     if result.returncode != 0 or not archive.is_file():
-        raise SourceError(_cannot_fetch(lock, by_hand, f"pip ended with status {result.returncode}, see above"))
+        raise SourceError(
+            _cannot_fetch(lock, by_hand, f"pip ended with status {result.returncode}, see above")
+        )
     return archive
 
 
@@ -179,14 +181,14 @@ def _cannot_fetch(lock: Lock, by_hand: Path, reason: str) -> str:
 def unpack(archive: Path, tree: Path, lock: Lock) -> None:
     """Unpack the llama.cpp inside ``archive`` as ``tree``, replacing what an earlier run unpacked there.
 
-    The file's sha256 is checked first. The tree appears whole or not at all: it is built next to its place and
-    moved there, so an interrupted run leaves nothing that looks finished.
+    The file's sha256 is checked first. The tree appears whole or not at all: it is built next to its
+    place and moved there, so an interrupted run leaves nothing that looks finished.
     """
     digest = _sha256(archive)
     if digest != lock.sha256:
         raise SourceError(
-            f"{archive} is not the pinned file: its sha256 is {digest}, vendor/llama.cpp.lock says {lock.sha256}. "
-            "Remove it and build again."
+            f"{archive} is not the pinned file: its sha256 is {digest}, but vendor/llama.cpp.lock says "
+            f"{lock.sha256}. Remove it and build again."
         )
     tree.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".llama.cpp-", dir=tree.parent) as folder:
@@ -194,7 +196,8 @@ def unpack(archive: Path, tree: Path, lock: Lock) -> None:
         extract(archive, f"{lock.package}-{lock.version}/vendor/llama.cpp", fresh)
         if llama_version(fresh) != lock.llama_version:
             raise SourceError(
-                f"{archive} holds llama.cpp {llama_version(fresh)}, but vendor/llama.cpp.lock says {lock.llama_version}"
+                f"{archive} holds llama.cpp {llama_version(fresh)}, but vendor/llama.cpp.lock says "
+                f"{lock.llama_version}."
             )
         (fresh / STAMP).write_text(lock.sha256 + "\n", encoding="utf-8")
         if tree.exists():
@@ -205,15 +208,17 @@ def unpack(archive: Path, tree: Path, lock: Lock) -> None:
 def extract(archive: Path, root: str, target: Path) -> None:
     """Write the kept files under ``root`` of a tar archive into ``target``.
 
-    Only plain files are written, only below ``target``; a name that would lead elsewhere is an error. Files get
-    the present time, not the archive's, so that a build directory notices that they changed.
+    Only plain files are written, only below ``target``; a name that would lead elsewhere is an error.
+    Files get the present time, not the archive's, so that a build directory notices that they changed.
     """
     prefix = PurePosixPath(root)
     with tarfile.open(archive) as tar:
         for member in tar:
             name = PurePosixPath(member.name)
             if ".." in name.parts or name.is_absolute():
-                raise SourceError(f"{archive} holds a file that would be written outside its folder: {member.name}")
+                raise SourceError(
+                    f"{archive} holds a file that would be written outside its folder: {member.name}"
+                )
             if not name.is_relative_to(prefix) or not member.isfile():
                 continue
             inside = name.relative_to(prefix)

@@ -1,0 +1,45 @@
+"""What all tests share: settings of the environment, and the real models.
+
+A model is fetched or made once and kept in the user's cache, so the first run is longer. Where that fails (no
+network and nothing cached) the tests that need it are skipped and say so; everything else runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Before anything loads libllama. ggml would start a debugger on its own process to print a backtrace when
+# a test makes a child abort.
+os.environ["GGML_NO_BACKTRACE"] = "1"
+# The decoder then verifies its invariants after every round.
+os.environ["PYSPEC_CHECK"] = "1"
+
+
+def _model(name: str) -> Callable[[], Path]:
+    @pytest.fixture(scope="session", name=name.replace("-", "_"))
+    def path() -> Path:
+        from pyspec import models
+        from pyspec.errors import FetchError
+
+        try:
+            return models.resolve(name)
+        except FetchError as error:
+            pytest.skip(f"the model {name} is not cached and could not be fetched: {error}")
+
+    path.__doc__ = f"Path of the registered model {name}."
+    return path
+
+
+# SmolLM2-135M-Instruct (vocabulary 49,152), as published and as the reference target made from it.
+smollm2 = _model("smollm2")
+smollm2_f32 = _model("smollm2-f32")
+smollm2_q4_0 = _model("smollm2-q4_0")
+
+# Gemma-3-270M (vocabulary 262,144; sliding window of 512), likewise.
+gemma3 = _model("gemma3")
+gemma3_f32 = _model("gemma3-f32")
+gemma3_q4_0 = _model("gemma3-q4_0")
