@@ -60,7 +60,8 @@ class ModelInfo:
         state: ``"ready"``; ``"unchecked"``: a file is there, and will be checked when it is first used;
             ``"to fetch"`` or ``"to make"``: it will be when it is first used.
         licence: the licence's name.
-        origin: the packages it is fetched from, or the model it is made from.
+        base: the registered model it is made from; its own name where it is fetched.
+        origin: the packages it is fetched from, or the model it is made from, for people.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ModelInfo:
     size: int
     state: State
     licence: str
+    base: str
     origin: str
 
 
@@ -181,6 +183,7 @@ def _info(entry: Entry) -> ModelInfo:
         size=path.stat().st_size if path.is_file() else entry.size,
         state=state,
         licence=entry.license.name,
+        base=entry.source if isinstance(entry, DerivedModel) else entry.name,
         origin=entry.origin,
     )
 

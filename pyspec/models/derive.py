@@ -78,7 +78,7 @@ def _run_child(model: DerivedModel, source: Path, unfinished: Path, report: Prog
         try:
             while process.poll() is None:
                 # libllama reports no progress of its own; the file it writes does.
-                size = unfinished.stat().st_size if unfinished.exists() else 0
+                size = max((file.stat().st_size for file in _written(unfinished)), default=0)
                 report(FetchProgress(model.name, "quantize", size, model.size, model.filename))
                 time.sleep(_POLL_SECONDS)
         except BaseException:
@@ -89,6 +89,11 @@ def _run_child(model: DerivedModel, source: Path, unfinished: Path, report: Prog
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
         raise FetchError(f"quantizing failed (exit code {process.returncode}): {last}")
     report(FetchProgress(model.name, "quantize", model.size, model.size, model.filename))
+
+
+def _written(unfinished: Path) -> list[Path]:
+    """The file, under any of the names it has on its way."""
+    return list(unfinished.parent.glob(f"{unfinished.name}*"))
 
 
 def _quantize_and_load(source: str, target: str, file_type: str, pure: bool) -> None:

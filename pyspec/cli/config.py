@@ -1,0 +1,156 @@
+"""From the arguments of ``pyspec generate`` to what the library is called with, contradictions refused."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspec.cli.options import DRAFT_OPTIONS, unescape
+from pyspec.cli.parser import UsageError, given
+from pyspec.sampling import SamplingParams
+from pyspec.speculation import DraftModel
+
+SPEC_TYPES = ("none", "draft-simple")
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Everything ``pyspec generate`` was asked for.
+
+    Attributes:
+        model: the target, a path or a registered name.
+        engine: parameters of the engine that were given; the others keep their defaults.
+        speculation: ``"none"``; ``"auto"``: nothing was said; or what speculates.
+        prompt: text, or bytes where it is not UTF-8.
+        system: the system message of a chat.
+        chat: the prompt is a message, to be put into the model's chat template.
+    """
+
+    model: str
+    engine: dict[str, Any]
+    speculation: Literal["none", "auto"] | DraftModel
+    sampling: SamplingParams
+    prompt: str | bytes
+    system: str | None
+    chat: bool
+    display_prompt: bool
+    show_timings: bool
+    color: str
+    compare: bool
+    json: bool
+    verbosity: int
+
+
+def read_config(args: argparse.Namespace) -> Generate:
+    """The configuration the arguments stand for.
+
+    Raises:
+        UsageError: for arguments that contradict each other, or a file that cannot be read.
+        InvalidRequest: for a value the library refuses.
+    """
+    sampling = _sampling(args)
+    if sampling.logprobs is not None and not args.json:
+        raise UsageError("--logprobs needs --json, which shows them")
+    speculation = _speculation(args)
+    if args.compare and not isinstance(speculation, DraftModel):
+        raise UsageError("--compare compares with speculation: give a draft model with -md FNAME")
+    chat, system = args.chat, _system(args)
+    if system is not None and not chat:
+        raise UsageError("a system message needs --chat")
+    return Generate(
+        model=args.model,
+        engine=given(args, "engine"),
+        speculation=speculation,
+        sampling=sampling,
+        prompt=_as_text_or_bytes(_prompt(args)),
+        system=system,
+        chat=chat,
+        # A chat template's markers are no pleasure to read.
+        display_prompt=(not chat) if args.display_prompt is None else args.display_prompt,
+        show_timings=args.show_timings,
+        color=args.color,
+        compare=args.compare,
+        json=args.json,
+        verbosity=args.verbosity,
+    )
+
+
+def _speculation(args: argparse.Namespace) -> Literal["none", "auto"] | DraftModel:
+    types = [name.strip() for names in args.spec_type or () for name in names.split(",")]
+    for name in types:
+        if name not in SPEC_TYPES:
+            raise UsageError(f"--spec-type: there is no type {name!r}; known are {', '.join(SPEC_TYPES)}")
+    options = given(args, "draft")
+    flags = [option.flags[0] for option in DRAFT_OPTIONS if option.field in options]
+    if "none" in types:
+        if set(types) != {"none"}:
+            raise UsageError(
+                f"--spec-type {','.join(types)} contradicts itself: none means that nothing speculates"
+            )
+        if args.draft_model is not None or flags:
+            what = "-md" if args.draft_model is not None else flags[0]
+            raise UsageError(f"--spec-type none and {what} contradict each other: leave one of them out")
+        return "none"
+    if args.draft_model is None:
+        if types or flags:
+            what = "--spec-type draft-simple" if types else flags[0]
+            raise UsageError(f"{what} needs a draft model: -md FNAME")
+        return "auto"
+    return DraftModel(args.draft_model, **options)
+
+
+def _sampling(args: argparse.Namespace) -> SamplingParams:
+    values = given(args, "sampling")
+    if (path := values.pop("grammar_file", None)) is not None:
+        if "grammar" in values:
+            raise UsageError("--grammar and --grammar-file contradict each other: leave one of them out")
+        values["grammar"] = _read_text(path, "--grammar-file")
+    if breakers := values.get("dry_sequence_breakers"):
+        if "none" in breakers:
+            if set(breakers) != {"none"}:
+                raise UsageError(
+                    "--dry-sequence-breaker none contradicts the others: none means that there are none"
+                )
+            breakers = []
+        values["dry_sequence_breakers"] = [_escapes(args, text) for text in breakers]
+    if "stop" in values:
+        values["stop"] = [_escapes(args, text) for text in values["stop"]]
+    return SamplingParams(**values)
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    if args.prompt is not None:
+        return _escapes(args, args.prompt)
+    if args.file is None and sys.stdin.isatty():
+        raise UsageError("there is no prompt: give one with -p TEXT or -f FNAME, or pipe it in")
+    return _read_text(args.file or "-", "--file").removesuffix("\n")
+
+
+def _system(args: argparse.Namespace) -> str | None:
+    if args.system_prompt_file is not None:
+        return _read_text(args.system_prompt_file, "--system-prompt-file").removesuffix("\n")
+    return None if args.system_prompt is None else _escapes(args, args.system_prompt)
+
+
+def _escapes(args: argparse.Namespace, text: str) -> str:
+    return unescape(text) if args.escape else text
+
+
+def _read_text(path: str, flag: str) -> str:
+    """A file, or standard input for ``-``. Bytes that are not UTF-8 are kept as lone surrogates."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot read {path!r}: {error.strerror}") from error
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _as_text_or_bytes(text: str) -> str | bytes:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape")
+    return text

@@ -1,0 +1,187 @@
+"""What speculation did: tables for people, plain values for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+from rich import box
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pyspec.engine import Result
+from pyspec.sampling import SamplingParams
+from pyspec.speculation import Stats
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A speculative run beside a plain one of the same request.
+
+    Attributes:
+        identical: whether both gave the same tokens (as many as both have, where one was interrupted).
+        compared: how many tokens that were.
+        first_difference: index of the first token that differs, or None.
+        speedup: tokens per second, as a multiple of plain decoding's; None where one of them has none.
+    """
+
+    identical: bool
+    compared: int
+    first_difference: int | None
+    speedup: float | None
+
+    @classmethod
+    def of(cls, plain: Result, result: Result) -> Comparison:
+        """Compares two results."""
+        ids = [plain.token_ids, result.token_ids]
+        if "cancelled" in (plain.finish_reason, result.finish_reason):
+            shorter = min(map(len, ids))
+            ids = [tokens[:shorter] for tokens in ids]
+        first = next((i for i, (a, b) in enumerate(zip_longest(*ids)) if a != b), None)
+        return cls(
+            identical=first is None,
+            compared=max(map(len, ids)),
+            first_difference=first,
+            speedup=_ratio(result.stats.tokens_per_second, plain.stats.tokens_per_second),
+        )
+
+
+def as_json(
+    result: Result, sampling: SamplingParams, config: dict[str, Any], plain: Result | None
+) -> dict[str, Any]:
+    """Everything about a run, as values that JSON has."""
+    document = result.to_dict()
+    document["sampling"] = sampling.to_dict()
+    document["config"] = config
+    if plain is not None:
+        document["plain"] = plain.to_dict()
+        document["comparison"] = asdict(Comparison.of(plain, result))
+    values: dict[str, Any] = _finite(document)
+    return values
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities. A bias of -inf is written ``false``, a logarithm of 0 ``null``."""
+    if isinstance(value, dict):
+        if "logit_bias" in value:
+            bias = {str(k): False if b == -math.inf else b for k, b in value["logit_bias"].items()}
+            value = {**value, "logit_bias": bias}
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tables(result: Result, plain: Result | None = None) -> RenderableType:
+    """The tables shown after a run; with ``plain``, both runs side by side."""
+    stats = result.stats
+    parts: list[RenderableType] = [_summary(stats, plain.stats if plain else None)]
+    if stats.drafted:
+        parts.append(_acceptance(stats))
+    if stats.rounds:
+        parts.append(_times(stats))
+    if plain is not None:
+        parts.append(_verdict(plain, result))
+    return Group(*parts)
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table.add_column(headers[0], style="dim", no_wrap=True)
+    for header in headers[1:]:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _summary(stats: Stats, plain: Stats | None) -> Table:
+    """Speed, tokens and rounds."""
+    table = _table("", "plain", "speculative", "ratio") if plain else _table("", "")
+    rows: list[tuple[str, Callable[[Stats], float], str]] = [
+        ("tokens per second", lambda s: s.tokens_per_second, "{:.1f}"),
+        ("seconds", lambda s: s.decode_ms / 1000, "{:.2f}"),
+        ("tokens", lambda s: s.completion_tokens, "{:,}"),
+        ("rounds", lambda s: s.rounds, "{:,}"),
+        ("tokens per round", lambda s: s.tokens_per_round, "{:.2f}"),
+        ("prompt tokens per second", lambda s: s.prompt_tokens_per_second, "{:.1f}"),
+    ]
+    for label, value, form in rows:
+        cells = [form.format(value(stats))]
+        if plain is not None:
+            ratio = _ratio(value(stats), value(plain))
+            cells = [form.format(value(plain)), *cells, "" if ratio is None else f"{ratio:.2f}x"]
+        if label == "tokens per second":
+            cells[-1] = f"[bold]{cells[-1]}[/]"
+        table.add_row(label, *cells)
+    return table
+
+
+def _acceptance(stats: Stats) -> Table:
+    """Drafted and accepted tokens, all together and by position in the draft."""
+    table = _table("drafts", "drafted", "accepted", "rate")
+    table.add_column("", no_wrap=True)
+    table.add_row("all", f"{stats.drafted:,}", f"{stats.accepted:,}", f"[bold]{stats.acceptance:.1%}[/]")
+    positions = zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
+    for number, (drafted, accepted) in enumerate(positions, 1):
+        rate = accepted / drafted
+        table.add_row(
+            f"token {number}",
+            f"{drafted:,}",
+            f"{accepted:,}",
+            f"{rate:.1%}",
+            Bar(1, 0, rate, width=20, color="green"),
+        )
+    for label, count in (
+        ("rounds without a draft", stats.rounds_without_draft),
+        ("discarded, shorter than n_min", stats.discarded),
+        ("failures of a speculator", stats.draft_failures),
+    ):
+        if count:
+            table.add_row(label, f"{count:,}")
+    return table
+
+
+def _times(stats: Stats) -> Table:
+    """Where the time after the prompt went, and the rows both models evaluated."""
+    table = _table("time", "ms per round", "ms", "share", "rows")
+    rows = [("draft", stats.draft_ms, stats.draft_rows)] if stats.draft_calls or stats.draft_ms else []
+    rows += (
+        [("verify", stats.verify_ms, stats.target_rows)]
+        if rows
+        else [("decode", stats.verify_ms, stats.target_rows)]
+    )
+    rows += [("sampling", stats.sampling_ms, 0), ("Python", stats.python_ms, 0)]
+    for label, ms, evaluated in rows:
+        share = ms / stats.decode_ms if stats.decode_ms else 0.0
+        table.add_row(
+            label,
+            f"{ms / stats.rounds:.2f}",
+            f"{ms:,.1f}",
+            f"{share:.1%}",
+            f"{evaluated:,}" if evaluated else "",
+        )
+    table.add_section()
+    table.add_row("all", f"{stats.decode_ms / stats.rounds:.2f}", f"{stats.decode_ms:,.1f}", "", style="dim")
+    table.caption = f"rows include the prompt; {stats.overhead:.2%} of the time was spent outside libllama"
+    table.caption_style = "dim"
+    table.caption_justify = "left"
+    return table
+
+
+def _verdict(plain: Result, result: Result) -> Text:
+    """Whether the two texts are the same, in a sentence."""
+    comparison = Comparison.of(plain, result)
+    if comparison.identical:
+        return Text(f"The texts are identical ({comparison.compared} tokens).", style="green")
+    return Text(
+        f"The texts differ from token {comparison.first_difference} on (of {comparison.compared}, from 0).",
+        style="yellow",
+    )
+
+
+def _ratio(value: float, reference: float) -> float | None:
+    return value / reference if value and reference else None
