@@ -1,0 +1,1 @@
+"""Measurements a user can run: is it the same text, and is it faster?"""
