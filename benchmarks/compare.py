@@ -143,7 +143,7 @@ def measure(args: argparse.Namespace, report: Report) -> Iterator[Measurement]:
             files = []
             for i, prompt in enumerate(prompts):
                 files.append(Path(folder) / f"{i}.txt")
-                files[-1].write_text(prompt, encoding="utf-8")
+                files[-1].write_text(prompt + "\n", encoding="utf-8")  # it drops one line end
             run_pyspec(engine, prompts[0], 8, 2, {"program": "warm-up", "pair": pair, "prompt": 0, "repetition": 0})
             for repetition in range(args.repetitions):
                 for i, prompt in enumerate(prompts):

@@ -1,5 +1,8 @@
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from pyspec._drafting import DraftCounts, DraftRunner
 from pyspec._llama import Context
 from pyspec.sampling import SamplerPlan
@@ -9,6 +12,9 @@ class Counts(DraftCounts):
     target_rows: int
     verify_us: int
     sampling_us: int
+
+def choose(plan: SamplerPlan, rows: npt.NDArray[np.float32], prompt: Sequence[int] = ()) -> list[int]:
+    """The tokens a plan chooses for consecutive rows of logits, each accepted before the next is chosen."""
 
 class Decoder:
     """The target, at most one draft model, and the state of every sequence.

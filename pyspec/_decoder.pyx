@@ -16,10 +16,11 @@ from P+a+1 on is cut from the target's memory. The last emitted token is the new
 """
 
 from libc.stdint cimport int32_t, int64_t
+from libcpp.string cimport string
 
 from pyspec._drafting cimport DraftRunner
 from pyspec._llama cimport Context, Sampler
-from pyspec._sequence cimport Sequence, TokenLogprobs, add_row, decode_and_wait
+from pyspec._sequence cimport RowSampler, Sequence, TokenLogprobs, add_row, decode_and_wait
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_batch_ext_free,
@@ -45,6 +46,50 @@ cdef dict REASONS = {
     -3: "compute failed",
     -100: "libllama threw an exception",
 }
+
+
+cdef int configure(RowSampler * sampler, plan) except -1:
+    """Points a row sampler at a plan's samplers, which have to be kept alive."""
+    cdef Sampler chain = plan.chain
+    cdef Sampler grammar = plan.grammar
+    sampler.chain = chain.ptr
+    sampler.grammar = NULL
+    if grammar is not None:
+        sampler.grammar = grammar.ptr
+    sampler.argmax_always = plan.argmax
+    sampler.argmax_unless_altered = plan.argmax_unless_altered
+    sampler.preselect = plan.preselect
+    sampler.history = plan.history
+    sampler.needs_accept = plan.needs_accept
+    sampler.biased = plan.biased_ids
+    return 0
+
+
+def choose(plan, const float[:, ::1] rows not None, prompt=()):
+    """The tokens a plan chooses for consecutive rows of logits, each accepted before the next is chosen.
+
+    Args:
+        plan: a pyspec.sampling.SamplerPlan, used up by this: its samplers have seen these tokens afterwards.
+        rows: shape (n, n_vocab), float32.
+        prompt: token ids the samplers see first.
+
+    Raises:
+        ValueError: nothing can be chosen in a row.
+    """
+    cdef RowSampler sampler
+    cdef string error
+    cdef Py_ssize_t i
+    cdef list chosen = []
+    cdef llama_token token
+    configure(&sampler, plan)
+    sampler.see_prompt(prompt)
+    for i in range(rows.shape[0]):
+        with nogil:
+            token = sampler.sample(&rows[i, 0], <int32_t> rows.shape[1], error)
+        if token < 0:
+            raise ValueError(f"row {i}: {error.decode('utf-8', 'replace')}")
+        chosen.append(token)
+    return chosen
 
 
 cdef class Decoder:
@@ -93,23 +138,13 @@ cdef class Decoder:
             n_logprobs: -1: none; else the log-probability of each emitted token and of so many best ones.
         """
         cdef Sequence * s = self.sequence(seq)
-        cdef Sampler chain = plan.chain
-        cdef Sampler grammar = plan.grammar
         self.end(seq)
-        self.borrowed[seq] = (chain, grammar)
+        configure(&s.sampler, plan)
+        self.borrowed[seq] = plan
         s.active = True
         s.pending = prompt
         s.stop_tokens = stop_tokens
         s.n_logprobs = n_logprobs
-        s.sampler.chain = chain.ptr
-        if grammar is not None:
-            s.sampler.grammar = grammar.ptr
-        s.sampler.argmax_always = plan.argmax
-        s.sampler.argmax_unless_altered = plan.argmax_unless_altered
-        s.sampler.preselect = plan.preselect
-        s.sampler.history = plan.history
-        s.sampler.needs_accept = plan.needs_accept
-        s.sampler.biased = plan.biased_ids
         s.sampler.see_prompt(s.pending)
 
     def end(self, int seq):
