@@ -14,9 +14,16 @@ export PATH := $(abspath $(bin)):$(PATH)
 
 PROMPT ?= Write a short story about a lighthouse keeper who finds a letter in a bottle.
 
-# The packages pyproject.toml lists for building; tomllib is in Python 3.11, pip carries its predecessor.
-build_requires = $(bin)/python -c 'exec("try: import tomllib\nexcept ImportError: from pip._vendor import tomli as tomllib"); \
-	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'
+# What pyproject.toml lists, to build with and to run with. (tomllib came with Python 3.11; pip carries its
+# predecessor.)
+define requirements
+try: import tomllib
+except ImportError: from pip._vendor import tomli as tomllib
+p = tomllib.load(open("pyproject.toml", "rb"))
+extras = p["project"]["optional-dependencies"].values()
+print(*p["build-system"]["requires"], *p["project"]["dependencies"], *sum(extras, []), sep="\n")
+endef
+export requirements
 
 .DEFAULT_GOAL := help
 .PHONY: help venv build run test lint bench example clean
@@ -30,8 +37,8 @@ venv: $(stamp) ## create the virtual environment with the tools to build, test a
 $(stamp): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.10 or newer with venv found; name one: make PYTHON=/path/to/python3"; exit 1; }
 	test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
-	$(build_requires) > $(VENV)/build-requires.txt
-	$(bin)/python -m pip install -q --disable-pip-version-check -r $(VENV)/build-requires.txt
+	$(bin)/python -c "$$requirements" > $(VENV)/requirements.txt
+	$(bin)/python -m pip install -q --disable-pip-version-check -r $(VENV)/requirements.txt
 	touch $@
 
 # Compiles what changed. The package itself is installed once, as a link to this tree.
@@ -39,7 +46,7 @@ build: $(editable) ## compile the extension modules and libllama in place
 	$(bin)/python setup.py -q build_ext --inplace
 
 $(editable): $(stamp) pyproject.toml setup.py
-	$(bin)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[cli,test,dev,bench]'
+	$(bin)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
 	touch $@
 
 run: build ## fetch SmolLM2 and write text with speculative decoding, compared with plain decoding

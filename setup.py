@@ -15,6 +15,8 @@ changed.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -48,7 +51,8 @@ CONFIGURING = (
 def llama_source(override: str | None) -> fetch_llama_cpp.Source:
     """The llama.cpp tree to build, fetched if need be."""
     try:
-        return fetch_llama_cpp.source_dir(override=override)
+        with alone_in(ROOT / "build" / "llama.cpp"):
+            return fetch_llama_cpp.source_dir(override=override)
     except fetch_llama_cpp.SourceError as error:
         raise CompileError(str(error)) from error
 
@@ -118,10 +122,11 @@ class BuildNative(build_ext):
     def run(self) -> None:
         cmake = CMake(self.distribution.get_version())
         prefix = ROOT if self.inplace else Path(self.build_lib).resolve()
-        cmake.configure()
-        cmake.compile("pyspec_all")
-        cmake.install(prefix)
-        remove_strangers(cmake.folder, prefix / "pyspec" / "lib")
+        with alone_in(cmake.folder):
+            cmake.configure()
+            cmake.compile("pyspec_all")
+            cmake.install(prefix)
+            remove_strangers(cmake.folder, prefix / "pyspec" / "lib")
 
 
 class BuildExample(Command):
@@ -138,8 +143,9 @@ class BuildExample(Command):
 
     def run(self) -> None:
         cmake = CMake(self.distribution.get_version(), "-DPYSPEC_LLAMA_EXAMPLES=on")
-        cmake.configure()
-        cmake.compile("llama-speculative-simple")
+        with alone_in(cmake.folder):
+            cmake.configure()
+            cmake.compile("llama-speculative-simple")
         link = ROOT / "build" / "llama-speculative-simple"
         link.unlink(missing_ok=True)
         link.symlink_to(cmake.folder / "bin" / link.name)
@@ -163,6 +169,8 @@ def tool_environment() -> dict[str, str]:
     # Lets ccache recognise a file compiled in another directory, a source distribution unpacked by pip
     # for one.
     env.setdefault("CCACHE_BASEDIR", str(ROOT))
+    # Packagers set it, and "cmake --install" would put it in front of the folder setuptools asked for.
+    env.pop("DESTDIR", None)
     return env
 
 
@@ -180,6 +188,15 @@ def build_folder(env: dict[str, str]) -> Path:
     if settings:
         name += "-" + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     return ROOT / "build" / name
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other build uses the directory, and keep others waiting: Ninja doesn't look."""
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_name(folder.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def forget_moved_cache(folder: Path) -> None:
