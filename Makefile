@@ -34,7 +34,7 @@ help: ## show this list
 
 venv: $(stamp) ## create the virtual environment with the tools to build, test and lint
 
-$(stamp): pyproject.toml
+$(stamp): pyproject.toml Makefile
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.10 or newer with venv found; name one: make PYTHON=/path/to/python3"; exit 1; }
 	test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
 	$(bin)/python -c "$$requirements" > $(VENV)/requirements.txt
