@@ -1,0 +1,65 @@
+"""Imports the binding, and with it libllama, before anything else of the package.
+
+If that fails, the exception says what was looked for where, and what to do about it. Imported first by
+``pyspec/__init__.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+LIBRARIES = PACKAGE / "lib"
+
+
+def explain(error: ImportError) -> str:
+    """A message for the user who sees the binding's import fail."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "pyspec._llama":
+        return _no_module()
+    missing = re.search(r"lib[\w.+-]+?\.(?:so[\d.]*|dylib)", str(error))
+    if missing is None:
+        return f"pyspec's native modules can't be loaded: {error}"
+    return _no_library(missing.group(), error)
+
+
+def _no_module() -> str:
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    built = sorted(path.name for path in PACKAGE.glob("_llama.*") if path.suffix in (".so", ".dylib"))
+    return (
+        f"pyspec's native modules are not built for {python}: {PACKAGE} has no _llama{EXTENSION_SUFFIXES[0]} "
+        f"(it has {', '.join(built) or 'none for any Python'}). In a clone of the repository run 'make build' "
+        "or 'pip install -e .'; to use an installed pyspec, start Python outside the clone."
+    )
+
+
+def _no_library(name: str, error: ImportError) -> str:
+    variable = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
+    named = [Path(folder) for folder in os.environ.get(variable, "").split(os.pathsep) if folder]
+    tried = ", ".join(str(folder / name) for folder in [*named, LIBRARIES])
+    if name.startswith("libcuda."):
+        advice = (
+            "This pyspec was built with CUDA and needs that library of NVIDIA's driver. On a machine without a "
+            "GPU, install a build without CUDA."
+        )
+    elif name.startswith(("libcudart", "libcublas", "libnccl")):
+        advice = (
+            "This pyspec was built with CUDA. Install CUDA's runtime, or 'pip install nvidia-cublas "
+            f"nvidia-cuda-runtime' next to pyspec, or name the folder that holds it in {variable}."
+        )
+    else:
+        there = sorted(path.name for path in LIBRARIES.glob("*")) if LIBRARIES.is_dir() else []
+        advice = (
+            f"{LIBRARIES} holds {', '.join(there) or 'nothing'}. If one of pyspec's own libraries is missing, "
+            "install pyspec again; another one has to be installed on the system."
+        )
+    return f"pyspec can't load its native libraries: {error}. Tried {tried}, and where the system looks. {advice}"
+
+
+try:
+    import pyspec._llama  # noqa: F401
+except ImportError as error:
+    raise ImportError(explain(error), name=error.name, path=error.path) from error
