@@ -46,12 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _message(error: Exception) -> str:
     if os.environ.get("PYSPEC_DEBUG"):
         raise error
-    from pyspec.cli.options import flag_of
+    from pyspec.cli.options import ENGINE_OPTIONS, SAMPLING_OPTIONS, with_flag
 
-    text = str(error)
-    if isinstance(error, InvalidRequest) and error.name and (flag := flag_of(error.name)):
-        text = f"{flag}: {text}"
-    return text
+    if isinstance(error, InvalidRequest):
+        return with_flag(error, (*ENGINE_OPTIONS, *SAMPLING_OPTIONS))
+    return str(error)
 
 
 def _fail(text: str, code: int) -> int:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspec.cli.options import DRAFT_OPTIONS, unescape
+from pyspec.cli.options import DRAFT_OPTIONS, SAMPLING_OPTIONS, unescape, with_flag
 from pyspec.cli.parser import UsageError, given
+from pyspec.errors import InvalidRequest
 from pyspec.sampling import SamplingParams
 from pyspec.speculation import DraftModel
 
@@ -48,8 +49,8 @@ def read_config(args: argparse.Namespace) -> Generate:
     """The configuration the arguments stand for.
 
     Raises:
-        UsageError: for arguments that contradict each other, or a file that cannot be read.
-        InvalidRequest: for a value the library refuses.
+        UsageError: for arguments that contradict each other, a value the library refuses, or a file that
+            cannot be read.
     """
     sampling = _sampling(args)
     if sampling.logprobs is not None and not args.json:
@@ -99,7 +100,10 @@ def _speculation(args: argparse.Namespace) -> Literal["none", "auto"] | DraftMod
             what = "--spec-type draft-simple" if types else flags[0]
             raise UsageError(f"{what} needs a draft model: -md FNAME")
         return "auto"
-    return DraftModel(args.draft_model, **options)
+    try:
+        return DraftModel(args.draft_model, **options)
+    except InvalidRequest as error:
+        raise UsageError(with_flag(error, DRAFT_OPTIONS)) from error
 
 
 def _sampling(args: argparse.Namespace) -> SamplingParams:
@@ -118,7 +122,10 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
         values["dry_sequence_breakers"] = [_escapes(args, text) for text in breakers]
     if "stop" in values:
         values["stop"] = [_escapes(args, text) for text in values["stop"]]
-    return SamplingParams(**values)
+    try:
+        return SamplingParams(**values)
+    except InvalidRequest as error:
+        raise UsageError(with_flag(error, SAMPLING_OPTIONS)) from error
 
 
 def _prompt(args: argparse.Namespace) -> str:

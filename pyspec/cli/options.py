@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 
 from pyspec.cli.parser import Option, Removed, add_options
 from pyspec.engine import Engine
+from pyspec.errors import InvalidRequest
 from pyspec.sampling import SamplingParams
 from pyspec.speculation import DraftModel
 
@@ -231,9 +233,10 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("sampling"), "sampling", SAMPLING_OPTIONS, SamplingParams)
 
 
-def flag_of(field: str) -> str | None:
-    """The flag that sets a field of the library, for messages about its value."""
-    for option in (*ENGINE_OPTIONS, *DRAFT_OPTIONS, *SAMPLING_OPTIONS):
-        if option.field == field:
-            return option.flags[-1]
-    return None
+def with_flag(error: InvalidRequest, options: Sequence[Option]) -> str:
+    """The text of an error about a value, with the flag that value came from in front."""
+    for option in options:
+        if option.field == error.name:
+            flag = next((flag for flag in option.flags if flag.startswith("--")), option.flags[0])
+            return f"{flag}: {error}"
+    return str(error)

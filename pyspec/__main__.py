@@ -1,0 +1,5 @@
+"""``python -m pyspec``: the command line."""
+
+from pyspec.cli import main
+
+raise SystemExit(main())
