@@ -1,6 +1,6 @@
 """Lossless speculative decoding for llama.cpp."""
 
-import pyspec._loading  # noqa: F401 (first: it says what is missing when libllama can not be loaded)
+from pyspec import _loading as _loading  # first: it says what is missing when libllama can't be loaded
 from pyspec.buildinfo import build_info
 from pyspec.engine import Chunk, Engine, Generation, Result, TokenLogprob
 from pyspec.errors import (

@@ -28,11 +28,11 @@ def explain(error: ImportError) -> str:
 
 def _no_module() -> str:
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    built = sorted(path.name for path in PACKAGE.glob("_llama.*") if path.suffix in (".so", ".dylib"))
+    built = sorted(path.name for path in PACKAGE.glob("_llama.*.so"))
     return (
         f"pyspec's native modules are not built for {python}: {PACKAGE} has no _llama{EXTENSION_SUFFIXES[0]} "
-        f"(it has {', '.join(built) or 'none for any Python'}). In a clone of the repository run 'make build' "
-        "or 'pip install -e .'; to use an installed pyspec, start Python outside the clone."
+        f"(it has {', '.join(built) or 'none for any Python'}). In a clone of the repository run "
+        "'make build' or 'pip install -e .'; to use an installed pyspec, start Python outside the clone."
     )
 
 
@@ -42,8 +42,8 @@ def _no_library(name: str, error: ImportError) -> str:
     tried = ", ".join(str(folder / name) for folder in [*named, LIBRARIES])
     if name.startswith("libcuda."):
         advice = (
-            "This pyspec was built with CUDA and needs that library of NVIDIA's driver. On a machine without a "
-            "GPU, install a build without CUDA."
+            "This pyspec was built with CUDA and needs that library of NVIDIA's driver. On a machine without "
+            "a GPU, install a build without CUDA."
         )
     elif name.startswith(("libcudart", "libcublas", "libnccl")):
         advice = (
@@ -53,8 +53,8 @@ def _no_library(name: str, error: ImportError) -> str:
     else:
         there = sorted(path.name for path in LIBRARIES.glob("*")) if LIBRARIES.is_dir() else []
         advice = (
-            f"{LIBRARIES} holds {', '.join(there) or 'nothing'}. If one of pyspec's own libraries is missing, "
-            "install pyspec again; another one has to be installed on the system."
+            f"{LIBRARIES} holds {', '.join(there) or 'nothing'}. If one of pyspec's own libraries is "
+            "missing, install pyspec again; another one has to be installed on the system."
         )
     return f"pyspec can't load its native libraries: {error}. Tried {tried}, and where the system looks. {advice}"
 
