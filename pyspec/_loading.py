@@ -56,7 +56,7 @@ def _no_library(name: str, error: ImportError) -> str:
             f"{LIBRARIES} holds {', '.join(there) or 'nothing'}. If one of pyspec's own libraries is "
             "missing, install pyspec again; another one has to be installed on the system."
         )
-    return f"pyspec can't load its native libraries: {error}. Tried {tried}, and where the system looks. {advice}"
+    return f"pyspec can't load its native code: {error}. Tried {tried}, and where the system looks. {advice}"
 
 
 try:
