@@ -1,7 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
-from pyspec._drafting cimport DraftRunner
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Sequence
 from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id
@@ -9,7 +8,8 @@ from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id
 
 cdef class Decoder:
     cdef readonly Context target
-    cdef readonly DraftRunner drafter
+    cdef readonly list speculators
+    cdef vector[int32_t] winner         # per sequence: which speculator's draft this round's is; -1: nobody's
     cdef llama_memory_t memory
     cdef llama_batch_ext * batch
     cdef int32_t n_rows                 # in batch
@@ -23,9 +23,12 @@ cdef class Decoder:
     cdef int64_t verify_us
     cdef int64_t sampling_us
 
+    cdef int enter(self, bint replaces_results) except -1
+    cdef void leave(self, int n_entered=*) noexcept
     cdef Sequence * sequence(self, int seq) except NULL
     cdef void fill_batch(self) noexcept nogil
-    cdef int32_t decode_round(self) noexcept nogil
+    cdef int32_t decode_and_choose(self) noexcept nogil
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil
     cdef void commit(self, llama_seq_id seq) noexcept nogil
-    cdef void roll_back(self) noexcept nogil
+    cdef void commit_all(self)
+    cdef void roll_back(self)

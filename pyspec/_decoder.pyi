@@ -3,8 +3,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyspec._drafting import DraftCounts, DraftRunner
+from pyspec._drafting import DraftCounts
 from pyspec._llama import Context
+from pyspec._speculator import CompiledSpeculator
 from pyspec.sampling import SamplerPlan
 
 class Counts(DraftCounts):
@@ -21,7 +22,7 @@ class Decoder:
 
     Args:
         target: context of the model whose text is wanted. Its memory is this object's alone.
-        drafter: a small model that drafts, or None.
+        speculators: the compiled speculators that may be asked to propose.
         check: verify the invariants after each round (AssertionError); None: as PYSPEC_CHECK says.
 
     Not thread-safe: one thread at a time may call it. Calls release the GIL while libllama works.
@@ -30,8 +31,10 @@ class Decoder:
     @property
     def target(self) -> Context: ...
     @property
-    def drafter(self) -> DraftRunner | None: ...
-    def __init__(self, target: Context, drafter: DraftRunner | None = None, *, check: bool | None = None) -> None: ...
+    def speculators(self) -> list[CompiledSpeculator]: ...
+    def __init__(
+        self, target: Context, speculators: Iterable[CompiledSpeculator] = (), *, check: bool | None = None
+    ) -> None: ...
     def begin(
         self,
         seq: int,
@@ -43,15 +46,15 @@ class Decoder:
     ) -> None:
         """Starts a request on a sequence; whatever the sequence held is forgotten."""
     def end(self, seq: int) -> None:
-        """Forgets a sequence and frees its cells in both memories."""
+        """Forgets a sequence and frees its cells in all memories."""
     def plan(self, seq: int, *, budget: int = 0, prompt_rows: int = 0) -> None:
         """Opens a round for one sequence."""
-    def propose(self) -> None:
-        """Lets the draft model draft for all planned sequences that have a budget and no draft yet."""
+    def propose(self, which: int) -> None:
+        """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
     def offer(self, seq: int, tokens: Iterable[int]) -> int:
         """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget."""
     def verify(self) -> None:
-        """One target decode of all planned sequences; samples, commits, cuts both memories."""
+        """One target decode of all planned sequences; samples, commits, cuts all memories."""
     def pending(self, seq: int) -> int:
         """Tokens to read before anything is generated."""
     def n_committed(self, seq: int) -> int:
@@ -71,4 +74,4 @@ class Decoder:
     def counts(self) -> Counts:
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
     def check(self) -> None:
-        """Compares the bookkeeping with both memories; AssertionError names the sequence and what is off."""
+        """Compares the bookkeeping with all memories; AssertionError names the sequence and what is off."""

@@ -4,8 +4,8 @@
 One round, seen from Python::
 
     decoder.plan(seq, budget=8)     # or prompt_rows=512 while the prompt is being read
-    decoder.propose()               # the draft model fills the drafts
-    decoder.offer(seq, tokens)      # or somebody else does
+    decoder.propose(0)              # the first speculator drafts, then the next for who has no draft yet
+    decoder.offer(seq, tokens)      # or Python does
     decoder.verify()                # one target decode; the target's sampler decides; memories are cut
     decoder.result(seq)             # what was emitted
 
@@ -17,10 +17,11 @@ from P+a+1 on is cut from the target's memory. The last emitted token is the new
 
 from libc.stdint cimport int32_t, int64_t
 from libcpp.string cimport string
+from libcpp.vector cimport vector
 
-from pyspec._drafting cimport DraftRunner
 from pyspec._llama cimport Context, Sampler
 from pyspec._sequence cimport RowSampler, Sequence, TokenLogprobs, add_row, decode_and_wait
+from pyspec._speculator cimport CompiledSpeculator
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_batch_ext_free,
@@ -97,13 +98,13 @@ cdef class Decoder:
 
     Args:
         target: context of the model whose text is wanted. Its memory is this object's alone.
-        drafter: a small model that drafts, or None.
+        speculators: the compiled speculators that may be asked to propose.
         check: verify the invariants after each round (AssertionError); None: as PYSPEC_CHECK says.
 
     Not thread-safe: one thread at a time may call it. Calls release the GIL while libllama works.
     """
 
-    def __cinit__(self, Context target not None, DraftRunner drafter=None, *, check=None):
+    def __cinit__(self, Context target not None, speculators=(), *, check=None):
         target.enter(False)
         try:
             self.memory = target.memory_ptr
@@ -111,7 +112,8 @@ cdef class Decoder:
         finally:
             target.leave()
         self.target = target
-        self.drafter = drafter
+        self.speculators = [<CompiledSpeculator?> speculator for speculator in speculators]
+        self.winner.assign(target.n_seq_max, -1)
         self.n_vocab = <int32_t> target.n_vocab
         self.checked = os.environ.get("PYSPEC_CHECK", "0") not in ("", "0") if check is None else bool(check)
         self.sequences.resize(target.n_seq_max)
@@ -120,6 +122,24 @@ cdef class Decoder:
     def __dealloc__(self):
         if self.batch != NULL:
             llama_batch_ext_free(self.batch)
+
+    cdef int enter(self, bint replaces_results) except -1:
+        """Takes hold of the target's context and of what the speculators use."""
+        cdef int n = 0
+        self.target.enter(replaces_results)
+        try:
+            for n in range(len(self.speculators)):
+                (<CompiledSpeculator> self.speculators[n]).enter()
+        except BaseException:
+            self.leave(n)
+            raise
+        return 0
+
+    cdef void leave(self, int n_entered=-1) noexcept:
+        cdef int i
+        for i in range(len(self.speculators) if n_entered < 0 else n_entered):
+            (<CompiledSpeculator> self.speculators[i]).leave()
+        self.target.leave()
 
     cdef Sequence * sequence(self, int seq) except NULL:
         if seq < 0 or <size_t> seq >= self.sequences.size():
@@ -148,19 +168,16 @@ cdef class Decoder:
         s.sampler.see_prompt(s.pending)
 
     def end(self, int seq):
-        """Forgets a sequence and frees its cells in both memories."""
+        """Forgets a sequence and frees its cells in all memories."""
         cdef Sequence * s = self.sequence(seq)
-        self.target.enter(False)
+        cdef CompiledSpeculator speculator
+        self.enter(False)
         try:
             llama_memory_seq_rm(self.memory, seq, -1, -1)
+            for speculator in self.speculators:
+                speculator.forget(seq)
         finally:
-            self.target.leave()
-        if self.drafter is not None:
-            self.drafter.context.enter(False)
-            try:
-                self.drafter.forget(seq)
-            finally:
-                self.drafter.context.leave()
+            self.leave()
         s.reset()
         self.borrowed[seq] = None
 
@@ -173,19 +190,23 @@ cdef class Decoder:
         """
         cdef Sequence * s = self.sequence(seq)
         s.begin_round()
+        self.winner[seq] = -1
         s.budget = max(budget, 0)
         s.prompt_rows = min(max(prompt_rows, 0), <int32_t> s.pending.size())
 
-    def propose(self):
-        """Lets the draft model draft for all planned sequences that have a budget and no draft yet."""
-        if self.drafter is None:
-            return
-        self.drafter.context.enter(True)
+    def propose(self, int which):
+        """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
+        cdef CompiledSpeculator speculator = self.speculators[which]
+        cdef size_t seq
+        speculator.enter()
         try:
             with nogil:
-                self.drafter.propose(&self.sequences)
+                speculator.propose(&self.sequences)
+                for seq in range(self.sequences.size()):
+                    if self.winner[seq] < 0 and not self.sequences[seq].draft.empty():
+                        self.winner[seq] = which
         finally:
-            self.drafter.context.leave()
+            speculator.leave()
 
     def offer(self, int seq, tokens):
         """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget.
@@ -199,10 +220,11 @@ cdef class Decoder:
             if <int32_t> s.draft.size() >= s.budget or not 0 <= token < self.n_vocab:
                 break
             s.draft.push_back(<llama_token> token)
+            self.winner[seq] = <int32_t> len(self.speculators)
         return s.draft.size()
 
     def verify(self):
-        """One target decode of all planned sequences; samples, commits, cuts both memories.
+        """One target decode of all planned sequences; samples, commits, cuts all memories.
 
         Raises:
             DecodeError: the decode failed (code 1: no room, 2: aborted). Every sequence is as it was before the
@@ -217,18 +239,16 @@ cdef class Decoder:
         if self.n_outputs > <int32_t> self.target.n_outputs_max:
             raise InvalidRequest(
                 f"{self.n_outputs} output rows were planned, n_outputs_max is {self.target.n_outputs_max}")
-        self.target.enter(True)
+        self.enter(True)
         try:
-            if self.drafter is not None:
-                self.drafter.context.enter(True)
-            try:
-                with nogil:
-                    code = self.decode_round()
-            finally:
-                if self.drafter is not None:
-                    self.drafter.context.leave()
+            with nogil:
+                code = self.decode_and_choose()
+            if code == 0:
+                self.commit_all()
+            else:
+                self.roll_back()
         finally:
-            self.target.leave()
+            self.leave()
         if code != 0:
             raise DecodeError(
                 f"decoding {self.n_rows} rows failed with code {code}: {REASONS.get(code, 'unknown')}", code=code)
@@ -288,8 +308,8 @@ cdef class Decoder:
             "verify_us": self.verify_us, "sampling_us": self.sampling_us,
             "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0,
         }
-        if self.drafter is not None:
-            counts.update(self.drafter.counts())
+        for speculator in self.speculators:
+            counts.update(speculator.counts())
         return counts
 
     # -- the round -----------------------------------------------------------------------------------------------
@@ -324,7 +344,7 @@ cdef class Decoder:
                 s.n_rows = s.prompt_rows
             self.n_rows += s.n_rows
 
-    cdef int32_t decode_round(self) noexcept nogil:
+    cdef int32_t decode_and_choose(self) noexcept nogil:
         cdef llama_seq_id seq
         cdef int64_t t0 = llama_time_us()
         cdef int32_t code = decode_and_wait(self.target.ptr, self.batch)
@@ -332,19 +352,12 @@ cdef class Decoder:
         self.calls += 1
         self.rows += self.n_rows
         self.verify_us += t1 - t0
-        if code != 0:
-            self.roll_back()
-            return code
-        for seq in range(<llama_seq_id> self.sequences.size()):
-            if self.sequences[seq].n_rows > 0:
-                self.choose_tokens(seq)
-        self.sampling_us += llama_time_us() - t1
-        if self.drafter is not None:
-            self.drafter.observe(&self.sequences, self.n_rows)
-        for seq in range(<llama_seq_id> self.sequences.size()):
-            if self.sequences[seq].n_rows > 0:
-                self.commit(seq)
-        return 0
+        if code == 0:
+            for seq in range(<llama_seq_id> self.sequences.size()):
+                if self.sequences[seq].n_rows > 0:
+                    self.choose_tokens(seq)
+            self.sampling_us += llama_time_us() - t1
+        return code
 
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil:
         """Row by row the target's own choice, for as long as it is what was drafted.
@@ -378,7 +391,7 @@ cdef class Decoder:
             row += 1
 
     cdef void commit(self, llama_seq_id seq) noexcept nogil:
-        """Moves what is settled into `tokens`, makes the last emitted token the seed, cuts both memories."""
+        """Moves what is settled into `tokens`, makes the last emitted token the seed, cuts the memory."""
         cdef Sequence * s = &self.sequences[seq]
         cdef int32_t n_before = <int32_t> s.tokens.size()
         cdef size_t i
@@ -393,32 +406,49 @@ cdef class Decoder:
             s.seed = s.emitted.back()
         if <int32_t> s.tokens.size() < n_before + s.n_rows:
             llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1)
-        if self.drafter is not None:
-            self.drafter.committed(seq, n_before, <int32_t> s.tokens.size(), s.n_accepted)
 
-    cdef void roll_back(self) noexcept nogil:
-        """After a failed decode: both memories back to the committed tokens, the drafts dropped."""
+    cdef void commit_all(self):
+        """Every sequence of the round, and every speculator is told."""
+        cdef llama_seq_id seq
+        cdef int32_t i
+        cdef vector[int32_t] n_before
+        cdef CompiledSpeculator speculator
+        for speculator in self.speculators:
+            with nogil:
+                speculator.observe(&self.sequences, self.n_rows)
+        for seq in range(<llama_seq_id> self.sequences.size()):
+            n_before.push_back(<int32_t> self.sequences[seq].tokens.size())
+            if self.sequences[seq].n_rows > 0:
+                self.commit(seq)
+        for i, speculator in enumerate(self.speculators):
+            for seq in range(<llama_seq_id> self.sequences.size()):
+                if self.sequences[seq].n_rows > 0:
+                    speculator.committed(seq, &self.sequences[seq], n_before[seq], self.winner[seq] == i)
+
+    cdef void roll_back(self):
+        """After a failed decode: all memories back to the committed tokens, the drafts dropped."""
         cdef llama_seq_id seq
         cdef Sequence * s
+        cdef CompiledSpeculator speculator
         for seq in range(<llama_seq_id> self.sequences.size()):
             s = &self.sequences[seq]
             if s.n_rows == 0:
                 continue
-            if self.drafter is not None:
-                self.drafter.dropped(seq)
+            for speculator in self.speculators:
+                speculator.dropped(seq)
             if not llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1):
                 # A memory that can't be cut: what was committed has to be read again, like a prompt.
                 llama_memory_seq_rm(self.memory, seq, -1, -1)
                 s.pending.insert(s.pending.begin(), s.tokens.begin(), s.tokens.end())
                 s.tokens.clear()
-                if self.drafter is not None:
-                    self.drafter.forget(seq)
+                for speculator in self.speculators:
+                    speculator.forget(seq)
             s.begin_round()
 
     # -- invariants ----------------------------------------------------------------------------------------------
 
     def check(self):
-        """Compares the bookkeeping with both memories; AssertionError names the sequence and what is off."""
+        """Compares the bookkeeping with all memories; AssertionError names the sequence and what is off."""
         cdef llama_seq_id seq
         cdef Sequence * s
         cdef llama_pos last
@@ -430,8 +460,8 @@ cdef class Decoder:
             last = llama_memory_seq_pos_max(self.memory, seq)
             assert last == <llama_pos> s.tokens.size() - 1, (
                 f"sequence {seq}: the target's memory ends at {last}, {s.tokens.size()} tokens are committed")
-            if self.drafter is not None:
-                self.drafter.check(seq, s.tokens.size())
+            for speculator in self.speculators:
+                (<CompiledSpeculator> speculator).check_sequence(seq, s)
             assert s.n_accepted <= <int32_t> s.draft.size(), (
                 f"sequence {seq}: {s.n_accepted} of {s.draft.size()} drafted tokens accepted")
             for i in range(s.draft.size()):

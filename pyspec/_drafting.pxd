@@ -4,6 +4,7 @@ from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Scored, Sequence
+from pyspec._speculator cimport CompiledSpeculator
 from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id, llama_token
 
 
@@ -19,11 +20,9 @@ cdef struct Watermark:
     int32_t row               # its output row in the batch
 
 
-cdef class DraftRunner:
+cdef class DraftRunner(CompiledSpeculator):
     cdef readonly Context context
     cdef readonly bint replay
-    cdef readonly int32_t n_max
-    cdef readonly int32_t n_min
     cdef readonly float p_min
     cdef llama_memory_t memory
     cdef llama_batch_ext * batch
@@ -38,13 +37,6 @@ cdef class DraftRunner:
     cdef int64_t failures
     cdef int64_t time_us
     cdef int64_t decode_us              # of that, inside libllama's decode
-
-    # What the decoder asks for, in the order of a round.
-    cdef void propose(self, vector[Sequence] * sequences) noexcept nogil
-    cdef void observe(self, vector[Sequence] * sequences, int32_t n_target_rows) noexcept nogil
-    cdef void committed(self, llama_seq_id seq, int32_t n_before, int32_t n_tokens, int32_t n_accepted) noexcept nogil
-    cdef void dropped(self, llama_seq_id seq) noexcept nogil
-    cdef void forget(self, llama_seq_id seq) noexcept nogil
 
     cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil
     cdef void extend(self, vector[Sequence] * sequences) noexcept nogil

@@ -1,6 +1,7 @@
 from typing import TypedDict
 
 from pyspec._llama import Context
+from pyspec._speculator import CompiledSpeculator
 
 class DraftCounts(TypedDict):
     draft_calls: int
@@ -9,7 +10,7 @@ class DraftCounts(TypedDict):
     draft_us: int
     draft_decode_us: int
 
-class DraftRunner:
+class DraftRunner(CompiledSpeculator):
     """A draft model's context, and how far each sequence has got in it.
 
     Args:
@@ -27,10 +28,6 @@ class DraftRunner:
     @property
     def replay(self) -> bool: ...
     @property
-    def n_max(self) -> int: ...
-    @property
-    def n_min(self) -> int: ...
-    @property
     def p_min(self) -> float: ...
     def __init__(
         self,
@@ -46,5 +43,3 @@ class DraftRunner:
         """How many committed tokens of the sequence the draft model has read."""
     def counts(self) -> DraftCounts:
         """Work done since construction: decode calls, rows, failed calls, microseconds."""
-    def check(self, seq: int, n_committed: int) -> None:
-        """AssertionError when the watermark and the memory of a sequence disagree."""

@@ -67,6 +67,7 @@ cdef class DraftRunner:
             self.can_shift = llama_memory_can_shift(self.memory)
         finally:
             context.leave()
+        self.name = "draft-simple"
         self.context = context
         self.n_max = n_max
         self.n_min = n_min
@@ -93,14 +94,21 @@ cdef class DraftRunner:
             "draft_us": self.time_us, "draft_decode_us": self.decode_us,
         }
 
-    def check(self, int seq, int n_committed):
-        """AssertionError when the watermark and the memory of a sequence disagree."""
+    cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
+        """The watermark and the memory of a sequence agree."""
         cdef Watermark * m = &self.marks[seq]
         cdef int32_t last = llama_memory_seq_pos_max(self.memory, seq)
-        assert m.synced <= n_committed, (
-            f"sequence {seq}: the draft model has read {m.synced} of {n_committed} committed tokens")
+        assert m.synced <= <int32_t> s.tokens.size(), (
+            f"sequence {seq}: the draft model has read {m.synced} of {s.tokens.size()} committed tokens")
         assert last == m.synced - m.gap - 1, (
             f"sequence {seq}: the draft's memory ends at {last}, its watermark is {m.synced}, its window starts at {m.gap}")
+        return 0
+
+    cdef int enter(self) except -1:
+        return self.context.enter(True)
+
+    cdef void leave(self) noexcept:
+        self.context.leave()
 
     # -- the round -----------------------------------------------------------------------------------------------
 
@@ -164,14 +172,14 @@ cdef class DraftRunner:
                     self.forget(seq)
         self.time_us += llama_time_us() - t0
 
-    cdef void committed(self, llama_seq_id seq, int32_t n_before, int32_t n_tokens, int32_t n_accepted) noexcept nogil:
-        """n_before tokens were committed before the round, n_tokens are now: keeps the cells of those."""
+    cdef void committed(self, llama_seq_id seq, Sequence * s, int32_t n_before, bint own) noexcept nogil:
+        """Keeps the cells of tokens that are committed now, cuts the others."""
         cdef Watermark * m = &self.marks[seq]
         cdef int32_t n_held = m.synced
         if m.seed_evaluated:
             n_held = n_before + 1 + m.n_evaluated
-            m.synced = n_before + 1 + min(n_accepted, m.n_evaluated)
-        m.synced = min(m.synced, n_tokens)
+            m.synced = n_before + 1 + min(s.n_accepted if own else 0, m.n_evaluated)
+        m.synced = min(m.synced, <int32_t> s.tokens.size())
         if n_held > m.synced:
             self.cut(seq, m.synced)
         m.seed_evaluated = False

@@ -12,6 +12,7 @@ from typing import Any
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
 from pyspec._llama import Model
+from pyspec._speculator import CompiledSpeculator
 from pyspec.engine.config import EngineConfig
 from pyspec.engine.generation import Generation, Job, Result
 from pyspec.engine.loading import (
@@ -24,7 +25,7 @@ from pyspec.engine.loading import (
     require_text_model,
 )
 from pyspec.engine.prompt import prompt_tokens
-from pyspec.engine.rounds import DRAFT_MODEL, Setup
+from pyspec.engine.rounds import Setup
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextFull, InvalidRequest
 from pyspec.sampling import SamplingParams, build_chain
@@ -143,21 +144,20 @@ class Engine:
             )
             opened.append(tgt)
             dft: Loaded | None = None
-            drafter: DraftRunner | None = None
-            chain: list[GuardedSpeculator | None] = []
+            chain: list[GuardedSpeculator | CompiledSpeculator] = []
             for spec in specs:
                 if isinstance(spec, DraftModel):
                     dft = open_draft(tgt, spec, load_progress)
                     opened.append(dft)
                     owned.append(dft.model)
-                    drafter = DraftRunner(
+                    runner = DraftRunner(
                         dft.context, tgt.context.n_vocab, n_max=spec.n_max, n_min=spec.n_min, p_min=spec.p_min,
                         replay=spec.sync == "replay",
                     )
-                    chain.append(None)
+                    chain.append(runner)
                 else:
                     chain.append(_guarded(spec))
-            decoder = Decoder(tgt.context, drafter)
+            decoder = Decoder(tgt.context, [s for s in chain if isinstance(s, CompiledSpeculator)])
         except BaseException:
             _release(opened, owned)
             raise
@@ -165,7 +165,7 @@ class Engine:
         self.config = EngineConfig(
             target=tgt.config,
             draft=None if dft is None else dft.config,
-            speculators=tuple(DRAFT_MODEL if s is None else s.name for s in chain),
+            speculators=tuple(s.name for s in chain),
             n_draft_max=self._n_draft_max,
             draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
         )

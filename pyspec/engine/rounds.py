@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspec._speculator import CompiledSpeculator
 from pyspec.engine.generation import Chunk, FinishReason, Job, Result, TokenLogprob
 from pyspec.engine.text import TextAssembler
 from pyspec.errors import ContextFull, DecodeError, PyspecError
@@ -29,7 +30,7 @@ class Setup:
     """What all requests of an engine share.
 
     Attributes:
-        chain: speculators in the order they are asked; None stands for the decoder's draft model. The first one
+        chain: speculators in the order they are asked, the compiled ones in the decoder's own order. The first one
             that has a draft for a sequence wins it for this round.
         n_draft_max: longest draft that may be verified.
         n_ctx: tokens a sequence may hold.
@@ -38,7 +39,7 @@ class Setup:
 
     decoder: Decoder
     vocab: Vocab
-    chain: Sequence[GuardedSpeculator | None]
+    chain: Sequence[GuardedSpeculator | CompiledSpeculator]
     n_draft_max: int
     n_ctx: int
     n_rows: int
@@ -119,18 +120,18 @@ class Run:
         n_max = self._decoder.budget(self.seq)
         if n_max == 0:
             return
+        compiled = 0
         for speculator in self.setup.chain:
-            if speculator is None:
-                self._decoder.propose()
-                name = DRAFT_MODEL
+            if isinstance(speculator, CompiledSpeculator):
+                self._decoder.propose(compiled)
+                compiled += 1
             else:
                 tokens = self._decoder.tokens(self.seq)
                 failures = speculator.failures
                 self._decoder.offer(self.seq, speculator.draft(DraftRequest(self.seq, tokens, n_max)))
-                name = speculator.name
-                self.job.stats.speculator(name).failures += speculator.failures - failures
+                self.job.stats.speculator(speculator.name).failures += speculator.failures - failures
             if self._decoder.n_drafted(self.seq):
-                self._source = name
+                self._source = speculator.name
                 return
 
     def _verify(self) -> bool:

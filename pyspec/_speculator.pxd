@@ -1,0 +1,28 @@
+from libc.stdint cimport int32_t
+from libcpp.vector cimport vector
+
+from pyspec._sequence cimport Sequence
+from pyspec.libllama cimport llama_seq_id
+
+
+cdef class CompiledSpeculator:
+    cdef readonly str name
+    cdef readonly int32_t n_max
+    cdef readonly int32_t n_min
+
+    # Before and after any of the calls below: takes hold of what they use, or raises Closed, Busy or BufferInUse.
+    cdef int enter(self) except -1
+    cdef void leave(self) noexcept
+    # Fills the draft of every generating sequence that has a budget and no draft yet.
+    cdef void propose(self, vector[Sequence] * sequences) noexcept nogil
+    # After the target's decode and before anything is committed: the batch is still there to be looked at.
+    cdef void observe(self, vector[Sequence] * sequences, int32_t n_target_rows) noexcept nogil
+    # A sequence had n_before tokens before the round and has s.tokens now. `own`: this speculator's draft was
+    # verified, and s.draft and s.n_accepted say how it went; otherwise the round was somebody else's, or nobody's.
+    cdef void committed(self, llama_seq_id seq, Sequence * s, int32_t n_before, bint own) noexcept nogil
+    # The round came to nothing, tokens are as before.
+    cdef void dropped(self, llama_seq_id seq) noexcept nogil
+    # The request is over: nothing of it may be left.
+    cdef void forget(self, llama_seq_id seq) noexcept nogil
+    # AssertionError when what it believes of a sequence can't be.
+    cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1
