@@ -3,6 +3,7 @@
 
 from libc.stdint cimport int32_t, uint32_t
 from libcpp.atomic cimport atomic
+from libcpp.vector cimport vector
 
 from pyspec.libllama cimport (
     llama_batch_ext,
@@ -10,16 +11,18 @@ from pyspec.libllama cimport (
     llama_memory_t,
     llama_model,
     llama_sampler,
+    llama_token,
     llama_vocab,
 )
 
 
 cdef class ModelHandle:
-    """Owns a llama_model; freed when the last Model, Vocab or Context lets go of it."""
+    """Owns a llama_model; freed when the last Model, Vocab, Context or Sampler lets go of it."""
     cdef llama_model * ptr
     cdef const llama_vocab * vocab
     cdef readonly bint has_weights
     cdef readonly bint has_mtp
+    cdef bint repacked                 # weights may be in a layout that cannot be read back
 
 
 cdef class Model:
@@ -34,9 +37,15 @@ cdef class Vocab:
     cdef ModelHandle handle
     cdef readonly int n_tokens
 
+    cdef llama_token check(self, object token) except? -1
+    cdef int require(self) except -1
+    cdef int check_special(self) except -1
+
 
 cdef class Context:
-    cdef llama_context * ptr           # NULL once closed
+    # NULL once freed. A context that is closed while a call, a view or another context needs it stays
+    # alive, unusable, until they are done: use enter() rather than this to see whether it is open.
+    cdef llama_context * ptr
     cdef llama_memory_t memory_ptr     # NULL where the architecture has no memory
     cdef ModelHandle handle
     cdef readonly Model model
@@ -49,24 +58,61 @@ cdef class Context:
     cdef readonly uint32_t n_outputs_max
     cdef readonly uint32_t n_outputs_max_per_seq
     cdef readonly uint32_t n_vocab
+    cdef readonly bint kv_unified
+    cdef readonly str ctx_type
+    cdef readonly Context ctx_other    # kept alive: this context reads its weights or memory
     cdef atomic[int] abort_flag        # polled by the backend during a decode; non-zero stops it
     cdef int n_views                   # zero-copy views of results that are alive
+    cdef int n_dependents              # contexts whose ctx_other this is
     cdef bint in_use                   # a call of another thread is inside libllama
+    cdef bint closing                  # close() was called
+    cdef bint watching                 # SIGINT sets abort_flag for the time of this call
+    cdef object broken                 # why libllama's state is not to be trusted any more, or None
+    cdef dict samplers                 # sequence: the SamplerChain attached to it
+    cdef bint embeddings_on            # every row is an output
+    cdef bint encoded                  # encode() has run (the decoder of T5 needs it)
+    cdef bint nextn_on
+    cdef vector[char] layer_inputs     # per layer: 1 wanted, 2 wanted and computed
+    cdef dict device_saves             # sequence: serial number of its latest on-device state
+    cdef int save_serial
     cdef object __weakref__
 
     # Enter and leave a call into libllama: raise Closed, Busy, or (when the call replaces results)
     # BufferInUse. Called with the GIL held, the work between them runs without it.
+    #
+    # While the main thread is between the two, SIGINT makes a running decode return 2 (aborted). Call
+    # PyErr_CheckSignals() before turning that into an exception: it raises KeyboardInterrupt instead.
     cdef int enter(self, bint replaces_results) except -1
     cdef void leave(self) noexcept
+    cdef void release(self) noexcept   # free what was closed meanwhile, if nobody needs it any more
+    cdef void computed(self) noexcept  # after a successful decode: layer inputs are there
+    cdef str model_arch(self)
 
 
 cdef class Sampler:
     cdef llama_sampler * ptr           # NULL once closed or moved into a chain
     cdef bint owned
     cdef readonly str name
+    cdef ModelHandle handle            # kept alive: the sampler points into the vocabulary
+    cdef int32_t n_vocab               # token ids it takes are below this; 0: any
+    cdef str kind                      # the constructor's name
+    cdef int32_t k                     # of top_k
+    cdef object spent                  # why it must not be used until reset() or ever, or None
+    cdef object __weakref__
+
+    cdef llama_sampler * use(self) except NULL
+    cdef int check_token(self, object token) except -1
 
 
 cdef class SamplerChain(Sampler):
     cdef list members
     cdef readonly bint has_selector    # the last member picks a token (greedy, dist, mirostat, adaptive_p)
-    cdef object attached_to            # the Context it runs on as a backend sampler, or None
+    cdef object attached_to            # weak reference to the Context it runs on as a backend sampler, or None
+    cdef vector[char] scratch          # llama_token_data of one row
+
+    cdef object context(self)          # the Context it is attached to, or None
+    cdef int need_detached(self, str what) except -1
+    cdef int describe(self) except -1
+    cdef list names(self)
+    cdef int forget_all_pending(self) except -1
+    cdef llama_token choose(self, Context context, int32_t row, object i) except -1

@@ -5,8 +5,8 @@
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport FILE
-from libcpp cimport bool
-from libcpp.map cimport map
+from libcpp cimport bool as cpp_bool
+from libcpp.map cimport map as cpp_map
 
 
 # --- ggml ---------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ cdef extern from "ggml.h" nogil:
         GGML_LOG_LEVEL_ERROR
         GGML_LOG_LEVEL_CONT
 
-    ctypedef bool (*ggml_abort_callback)(void * data)
+    ctypedef cpp_bool (*ggml_abort_callback)(void * data)
     ctypedef void (*ggml_log_callback)(ggml_log_level level, const char * text, void * user_data)
 
     struct ggml_tensor:
@@ -49,7 +49,7 @@ cdef extern from "ggml.h" nogil:
     size_t ggml_type_size(ggml_type type)
     size_t ggml_row_size(ggml_type type, int64_t ne)
     const char * ggml_type_name(ggml_type type)
-    bool ggml_is_quantized(ggml_type type)
+    cpp_bool ggml_is_quantized(ggml_type type)
 
 
 cdef extern from "ggml-cpu.h" nogil:
@@ -82,7 +82,7 @@ cdef extern from "ggml-backend.h" nogil:
         GGML_BACKEND_DEVICE_TYPE_ACCEL
         GGML_BACKEND_DEVICE_TYPE_META
 
-    ctypedef bool (*ggml_backend_sched_eval_callback)(ggml_tensor * t, bool ask, void * user_data)
+    ctypedef cpp_bool (*ggml_backend_sched_eval_callback)(ggml_tensor * t, bool ask, void * user_data)
 
     struct ggml_backend_feature:
         const char * name
@@ -90,7 +90,7 @@ cdef extern from "ggml-backend.h" nogil:
     ctypedef ggml_backend_feature * (*ggml_backend_get_features_t)(ggml_backend_reg_t reg)
 
     const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft)
-    bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft)
+    cpp_bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft)
 
     const char * ggml_backend_dev_name(ggml_backend_dev_t device)
     const char * ggml_backend_dev_description(ggml_backend_dev_t device)
@@ -268,9 +268,9 @@ cdef extern from "llama.h" nogil:
         llama_token_data * data
         size_t size
         int64_t selected
-        bool sorted
+        cpp_bool sorted
 
-    ctypedef bool (*llama_progress_callback)(float progress, void * user_data)
+    ctypedef cpp_bool (*llama_progress_callback)(float progress, void * user_data)
 
     ctypedef struct llama_batch:
         int32_t n_tokens
@@ -310,7 +310,7 @@ cdef extern from "llama.h" nogil:
         char key[128]
         int64_t val_i64
         double val_f64
-        bool val_bool
+        cpp_bool val_bool
         char val_str[128]
 
     struct llama_model_tensor_buft_override:
@@ -329,12 +329,12 @@ cdef extern from "llama.h" nogil:
         llama_progress_callback progress_callback
         void * progress_callback_user_data
         const llama_model_kv_override * kv_overrides
-        bool vocab_only
-        bool check_tensors
-        bool use_extra_bufts
-        bool no_host
-        bool no_alloc
-        bool load_mtp
+        cpp_bool vocab_only
+        cpp_bool check_tensors
+        cpp_bool use_extra_bufts
+        cpp_bool no_host
+        cpp_bool no_alloc
+        cpp_bool load_mtp
 
     struct llama_sampler_seq_config:
         llama_seq_id seq_id
@@ -368,12 +368,12 @@ cdef extern from "llama.h" nogil:
         ggml_type type_v
         ggml_abort_callback abort_callback
         void * abort_callback_data
-        bool embeddings
-        bool offload_kqv
-        bool no_perf
-        bool op_offload
-        bool swa_full
-        bool kv_unified
+        cpp_bool embeddings
+        cpp_bool offload_kqv
+        cpp_bool no_perf
+        cpp_bool op_offload
+        cpp_bool swa_full
+        cpp_bool kv_unified
         llama_sampler_seq_config * samplers
         size_t n_samplers
         llama_context * ctx_other
@@ -387,12 +387,12 @@ cdef extern from "llama.h" nogil:
         llama_ftype ftype
         ggml_type output_tensor_type
         ggml_type token_embedding_type
-        bool allow_requantize
-        bool quantize_output_tensor
-        bool only_copy
-        bool pure
-        bool keep_split
-        bool dry_run
+        cpp_bool allow_requantize
+        cpp_bool quantize_output_tensor
+        cpp_bool only_copy
+        cpp_bool pure
+        cpp_bool keep_split
+        cpp_bool dry_run
         const llama_model_kv_override * kv_overrides
         const llama_model_tensor_override * tt_overrides
         const int32_t * prune_layers
@@ -403,13 +403,13 @@ cdef extern from "llama.h" nogil:
         float bias
 
     ctypedef struct llama_sampler_chain_params:
-        bool no_perf
+        cpp_bool no_perf
 
     ctypedef struct llama_chat_message:
         const char * role
         const char * content
 
-    const char * llama_version()
+    const char * c_llama_version "llama_version" ()  # the plain name is a Python function of _llama
 
     llama_model_params llama_model_default_params()
     llama_context_params llama_context_default_params()
@@ -441,10 +441,10 @@ cdef extern from "llama.h" nogil:
     size_t llama_max_parallel_sequences()
     size_t llama_max_tensor_buft_overrides()
 
-    bool llama_supports_mmap()
-    bool llama_supports_mlock()
-    bool llama_supports_gpu_offload() except +
-    bool llama_supports_rpc() except +
+    cpp_bool llama_supports_mmap()
+    cpp_bool llama_supports_mlock()
+    cpp_bool llama_supports_gpu_offload() except +
+    cpp_bool llama_supports_rpc() except +
 
     uint32_t llama_n_ctx(const llama_context * ctx)
     uint32_t llama_n_ctx_seq(const llama_context * ctx)
@@ -488,12 +488,12 @@ cdef extern from "llama.h" nogil:
     uint64_t llama_model_size(const llama_model * model)
     const char * llama_model_chat_template(const llama_model * model, const char * name) except +
     uint64_t llama_model_n_params(const llama_model * model)
-    bool llama_model_has_encoder(const llama_model * model)
-    bool llama_model_has_decoder(const llama_model * model)
+    cpp_bool llama_model_has_encoder(const llama_model * model)
+    cpp_bool llama_model_has_decoder(const llama_model * model)
     llama_token llama_model_decoder_start_token(const llama_model * model)
-    bool llama_model_is_recurrent(const llama_model * model)
-    bool llama_model_is_hybrid(const llama_model * model)
-    bool llama_model_is_diffusion(const llama_model * model)
+    cpp_bool llama_model_is_recurrent(const llama_model * model)
+    cpp_bool llama_model_is_hybrid(const llama_model * model)
+    cpp_bool llama_model_is_diffusion(const llama_model * model)
 
     uint32_t llama_model_quantize(const char * fname_inp, const char * fname_out,
                                   const llama_model_quantize_params * params) except +
@@ -509,8 +509,8 @@ cdef extern from "llama.h" nogil:
 
     # memory
 
-    void llama_memory_clear(llama_memory_t mem, bool data) except +
-    bool llama_memory_seq_rm(llama_memory_t mem, llama_seq_id seq_id, llama_pos p0, llama_pos p1) except +
+    void llama_memory_clear(llama_memory_t mem, cpp_bool data) except +
+    cpp_bool llama_memory_seq_rm(llama_memory_t mem, llama_seq_id seq_id, llama_pos p0, llama_pos p1) except +
     void llama_memory_seq_cp(llama_memory_t mem, llama_seq_id seq_id_src, llama_seq_id seq_id_dst,
                              llama_pos p0, llama_pos p1) except +
     void llama_memory_seq_keep(llama_memory_t mem, llama_seq_id seq_id) except +
@@ -520,16 +520,16 @@ cdef extern from "llama.h" nogil:
                               int d) except +
     llama_pos llama_memory_seq_pos_min(llama_memory_t mem, llama_seq_id seq_id)
     llama_pos llama_memory_seq_pos_max(llama_memory_t mem, llama_seq_id seq_id)
-    bool llama_memory_can_shift(llama_memory_t mem)
+    cpp_bool llama_memory_can_shift(llama_memory_t mem)
 
     # state
 
     size_t llama_state_get_size(llama_context * ctx) except +
     size_t llama_state_get_data(llama_context * ctx, uint8_t * dst, size_t size) except +
     size_t llama_state_set_data(llama_context * ctx, const uint8_t * src, size_t size) except +
-    bool llama_state_load_file(llama_context * ctx, const char * path_session, llama_token * tokens_out,
+    cpp_bool llama_state_load_file(llama_context * ctx, const char * path_session, llama_token * tokens_out,
                                size_t n_token_capacity, size_t * n_token_count_out) except +
-    bool llama_state_save_file(llama_context * ctx, const char * path_session, const llama_token * tokens,
+    cpp_bool llama_state_save_file(llama_context * ctx, const char * path_session, const llama_token * tokens,
                                size_t n_token_count) except +
     size_t llama_state_seq_save_file(llama_context * ctx, const char * filepath, llama_seq_id seq_id,
                                      const llama_token * tokens, size_t n_token_count) except +
@@ -568,18 +568,18 @@ cdef extern from "llama.h" nogil:
     int32_t llama_batch_ext_add(llama_batch_ext * batch, llama_seq_id seq_id) except +
     int32_t llama_batch_ext_add_token(llama_batch_ext * batch, llama_seq_id seq_id, llama_token id) except +
     int32_t llama_batch_ext_add_embd(llama_batch_ext * batch, llama_seq_id seq_id, llama_embd embd) except +
-    bool llama_batch_ext_add_seq(llama_batch_ext * batch, int32_t idx, llama_seq_id seq_id) except +
-    bool llama_batch_ext_set_embd_token(llama_batch_ext * batch, int32_t idx, llama_embd embd) except +
-    bool llama_batch_ext_set_output_logits(llama_batch_ext * batch, int32_t idx, bool value)
-    bool llama_batch_ext_set_pos(llama_batch_ext * batch, int32_t idx, const llama_pos * pos) except +
+    cpp_bool llama_batch_ext_add_seq(llama_batch_ext * batch, int32_t idx, llama_seq_id seq_id) except +
+    cpp_bool llama_batch_ext_set_embd_token(llama_batch_ext * batch, int32_t idx, llama_embd embd) except +
+    cpp_bool llama_batch_ext_set_output_logits(llama_batch_ext * batch, int32_t idx, cpp_bool value)
+    cpp_bool llama_batch_ext_set_pos(llama_batch_ext * batch, int32_t idx, const llama_pos * pos) except +
     int32_t llama_process(llama_context * ctx, llama_process_type type, llama_batch_ext * batch) except +
 
     void llama_set_n_threads(llama_context * ctx, int32_t n_threads, int32_t n_threads_batch)
     int32_t llama_n_threads(llama_context * ctx)
     int32_t llama_n_threads_batch(llama_context * ctx)
-    void llama_set_embeddings(llama_context * ctx, bool embeddings) except +
-    void llama_set_causal_attn(llama_context * ctx, bool causal_attn) except +
-    bool llama_get_causal_attn(const llama_context * ctx)
+    void llama_set_embeddings(llama_context * ctx, cpp_bool embeddings) except +
+    void llama_set_causal_attn(llama_context * ctx, cpp_bool causal_attn) except +
+    cpp_bool llama_get_causal_attn(const llama_context * ctx)
     void llama_set_abort_callback(llama_context * ctx, ggml_abort_callback abort_callback,
                                   void * abort_callback_data) except +
     void llama_synchronize(llama_context * ctx) except +
@@ -605,8 +605,8 @@ cdef extern from "llama.h" nogil:
     const char * llama_vocab_get_text(const llama_vocab * vocab, llama_token token) except +
     float llama_vocab_get_score(const llama_vocab * vocab, llama_token token) except +
     llama_token_attr llama_vocab_get_attr(const llama_vocab * vocab, llama_token token) except +
-    bool llama_vocab_is_eog(const llama_vocab * vocab, llama_token token)
-    bool llama_vocab_is_control(const llama_vocab * vocab, llama_token token) except +
+    cpp_bool llama_vocab_is_eog(const llama_vocab * vocab, llama_token token)
+    cpp_bool llama_vocab_is_control(const llama_vocab * vocab, llama_token token) except +
 
     llama_token llama_vocab_bos(const llama_vocab * vocab)
     llama_token llama_vocab_eos(const llama_vocab * vocab)
@@ -615,9 +615,9 @@ cdef extern from "llama.h" nogil:
     llama_token llama_vocab_nl(const llama_vocab * vocab)
     llama_token llama_vocab_pad(const llama_vocab * vocab)
     llama_token llama_vocab_mask(const llama_vocab * vocab)
-    bool llama_vocab_get_add_bos(const llama_vocab * vocab)
-    bool llama_vocab_get_add_eos(const llama_vocab * vocab)
-    bool llama_vocab_get_add_sep(const llama_vocab * vocab)
+    cpp_bool llama_vocab_get_add_bos(const llama_vocab * vocab)
+    cpp_bool llama_vocab_get_add_eos(const llama_vocab * vocab)
+    cpp_bool llama_vocab_get_add_sep(const llama_vocab * vocab)
     const llama_token * llama_vocab_get_suppress_tokens(const llama_vocab * vocab,
                                                         int32_t * n_suppress_tokens)
     llama_token llama_vocab_fim_pre(const llama_vocab * vocab)
@@ -628,16 +628,16 @@ cdef extern from "llama.h" nogil:
     llama_token llama_vocab_fim_sep(const llama_vocab * vocab)
 
     int32_t llama_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len,
-                           llama_token * tokens, int32_t n_tokens_max, bool add_special,
-                           bool parse_special) except +
+                           llama_token * tokens, int32_t n_tokens_max, cpp_bool add_special,
+                           cpp_bool parse_special) except +
     int32_t llama_token_to_piece(const llama_vocab * vocab, llama_token token, char * buf, int32_t length,
-                                 int32_t lstrip, bool special) except +
+                                 int32_t lstrip, cpp_bool special) except +
     int32_t llama_detokenize(const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens,
-                             char * text, int32_t text_len_max, bool remove_special,
-                             bool unparse_special) except +
+                             char * text, int32_t text_len_max, cpp_bool remove_special,
+                             cpp_bool unparse_special) except +
 
     int32_t llama_chat_apply_template(const char * tmpl, const llama_chat_message * chat, size_t n_msg,
-                                      bool add_ass, char * buf, int32_t length) except +
+                                      cpp_bool add_ass, char * buf, int32_t length) except +
     int32_t llama_chat_builtin_templates(const char ** output, size_t len) except +
 
     # sampling
@@ -645,14 +645,14 @@ cdef extern from "llama.h" nogil:
     ctypedef void * llama_sampler_context_t
 
     struct llama_sampler_i:
-        bool (*backend_init)(llama_sampler * smpl, ggml_backend_buffer_type_t buft,
+        cpp_bool (*backend_init)(llama_sampler * smpl, ggml_backend_buffer_type_t buft,
                              uint32_t n_outputs_max_per_seq)
 
     struct llama_sampler:
         llama_sampler_i * iface
         llama_sampler_context_t ctx
 
-    bool llama_set_sampler(llama_context * ctx, llama_seq_id seq_id, llama_sampler * smpl) except +
+    cpp_bool llama_set_sampler(llama_context * ctx, llama_seq_id seq_id, llama_sampler * smpl) except +
 
     const char * llama_sampler_name(const llama_sampler * smpl)
     void llama_sampler_accept(llama_sampler * smpl, llama_token token) except +
@@ -742,18 +742,18 @@ cdef extern from "llama-ext.h" nogil:
         size_t model
         size_t context
         size_t compute
-    ctypedef map[ggml_backend_buffer_type_t, llama_memory_breakdown_data] llama_memory_breakdown
+    ctypedef cpp_map[ggml_backend_buffer_type_t, llama_memory_breakdown_data] llama_memory_breakdown
 
     int32_t llama_model_n_expert(const llama_model * model)
     int32_t llama_model_n_devices(const llama_model * model)
     ggml_backend_dev_t llama_model_get_device(const llama_model * model, int i)
     llama_memory_breakdown llama_get_memory_breakdown(const llama_context * ctx) except +
 
-    void llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked) except +
+    void llama_set_embeddings_nextn(llama_context * ctx, cpp_bool value, cpp_bool masked) except +
     void llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset) except +
     float * llama_get_embeddings_nextn(llama_context * ctx) except +
     float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i) except +
-    void llama_set_embeddings_layer_inp(llama_context * ctx, uint32_t lid, bool value) except +
+    void llama_set_embeddings_layer_inp(llama_context * ctx, uint32_t lid, cpp_bool value) except +
     float * llama_get_embeddings_layer_inp(llama_context * ctx, uint32_t lid) except +
     llama_context * llama_get_ctx_other(llama_context * ctx)
 

@@ -1,0 +1,227 @@
+# Saved states. libllama's bytes come in an envelope of ours: libllama trusts what it restores, and a damaged or
+# foreign state would corrupt the memory or end the process.
+#
+#   magic "PSTA", format, kind, reserved      4 bytes, 3 x u8, 1 byte
+#   flags, model fingerprint, sequence         u32, u32, i32
+#   serial number (on-device saves), tokens    u64, u32
+#   length of what follows, its CRC-32         u64, u32
+# then the tokens (i32 each) and libllama's bytes.
+
+STATE_HEADER = struct.Struct("<4sBBBxIIiQIQI")
+STATE_MAGIC = b"PSTA"
+STATE_FORMAT = 1
+cdef int STATE_OF_SEQUENCE = 1
+cdef int STATE_OF_ALL = 2
+
+
+cdef uint32_t fingerprint(Context context):
+    """Tells models apart; the layout of the memory is compared by libllama."""
+    cdef Model model = Model.__new__(Model)
+    model.handle = context.handle
+    facts = (sorted(model.metadata.items()), model.n_params, model.size, context.ctx_type)
+    return zlib.crc32(repr(facts).encode())
+
+
+cdef uint32_t state_flags(bint partial_only, bint on_device):
+    return (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if partial_only else 0) | (
+        LLAMA_STATE_SEQ_FLAGS_ON_DEVICE if on_device else 0)
+
+
+cdef bytes seal(Context context, int kind, uint32_t flags, llama_seq_id seq, uint64_t serial, bytes tokens,
+                bytes payload):
+    """The envelope."""
+    body = tokens + payload
+    return STATE_HEADER.pack(STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial,
+                             len(tokens) // 4, len(body), zlib.crc32(body)) + body
+
+
+cdef tuple unseal(Context context, object data, int kind, uint32_t flags):
+    """Check an envelope; returns sequence, serial number, tokens and libllama's bytes (both as memoryviews)."""
+    try:
+        view = memoryview(data).cast("B")
+    except TypeError:
+        raise InvalidRequest(f"data must be bytes, not {type(data).__name__}", name="data") from None
+    if len(view) < STATE_HEADER.size:
+        raise StateError(f"the state is truncated: it has {len(view)} bytes")
+    magic, form, its_kind, _, its_flags, its_model, seq, serial, n_tokens, length, crc = STATE_HEADER.unpack_from(view)
+    body = view[STATE_HEADER.size:]
+    if magic != STATE_MAGIC or form != STATE_FORMAT:
+        raise StateError("this is not a saved state, or one of another version of pyspec")
+    if len(body) != length or n_tokens * 4 > length:
+        raise StateError(f"the state is truncated: it should have {length} bytes and has {len(body)}")
+    if zlib.crc32(body) != crc:
+        raise StateError("the state is damaged: its checksum does not match")
+    if its_kind != kind:
+        raise StateError("the state is of all sequences, not of one" if kind == STATE_OF_SEQUENCE
+                         else "the state is of one sequence, not of all")
+    if its_flags != flags:
+        raise StateError("the state was saved with other flags (partial_only, on_device)")
+    if its_model != fingerprint(context):
+        raise StateError("the state belongs to another model")
+    return seq, serial, body[:n_tokens * 4], body[n_tokens * 4:]
+
+
+cdef size_t seq_state_size(Context context, object seq, bint partial_only, bint on_device) except? 0:
+    cdef llama_seq_id id = as_int("seq", seq, 0, <int64_t> context.n_seq_max - 1)
+    cdef uint32_t flags = state_flags(partial_only, on_device)
+    cdef size_t size
+    context.enter(False)
+    try:
+        with nogil:
+            llama_synchronize(context.ptr)
+            size = llama_state_seq_get_size_ext(context.ptr, id, flags)
+    finally:
+        context.leave()
+    return size + STATE_HEADER.size
+
+
+cdef bytes seq_state_get(Context context, object seq, bint partial_only, bint on_device, bytes tokens=b""):
+    cdef llama_seq_id id = as_int("seq", seq, 0, <int64_t> context.n_seq_max - 1)
+    cdef uint32_t flags = state_flags(partial_only, on_device)
+    cdef size_t size, written
+    cdef uint8_t * buffer
+    cdef uint64_t serial = 0
+    payload = None
+    context.enter(False)
+    begin_call()
+    try:
+        with nogil:
+            llama_synchronize(context.ptr)
+            size = llama_state_seq_get_size_ext(context.ptr, id, flags)
+        payload = bytearray(size)
+        buffer = payload
+        if on_device:
+            context.save_serial += 1
+            serial = context.save_serial
+            context.device_saves.pop(id, None)  # outdated, whatever happens now
+        with nogil:
+            written = llama_state_seq_get_data_ext(context.ptr, buffer, size, id, flags)
+    finally:
+        context.leave()
+    if written != size or size == 0:
+        raise StateError(f"libllama could not save sequence {id}: {reason()}")
+    if on_device:
+        context.device_saves[id] = serial
+    drain_log()
+    return seal(context, STATE_OF_SEQUENCE, flags, id, serial, tokens, bytes(payload))
+
+
+cdef object seq_state_set(Context context, object data, object seq, bint partial_only, bint on_device):
+    """Returns the tokens in the envelope, as bytes."""
+    cdef llama_seq_id id = as_int("seq", seq, 0, <int64_t> context.n_seq_max - 1)
+    cdef uint32_t flags = state_flags(partial_only, on_device)
+    cdef const uint8_t[::1] payload
+    cdef const uint8_t * buffer
+    cdef size_t size, read = 0
+    source, serial, tokens, body = unseal(context, data, STATE_OF_SEQUENCE, flags)
+    if on_device and context.device_saves.get(source) != serial:
+        raise StateError("the state is outdated: its tensors stayed on the device and were replaced by a later save of "
+                         f"sequence {source}, or they belong to another context")
+    payload = body
+    buffer, size = &payload[0], payload.shape[0]
+    context.enter(True)
+    begin_call()
+    try:
+        with nogil:
+            read = llama_state_seq_set_data_ext(context.ptr, buffer, size, id, flags)
+        if read != size:
+            llama_memory_seq_rm(context.memory_ptr, id, -1, -1)
+    except Exception as error:
+        llama_memory_seq_rm(context.memory_ptr, id, -1, -1)
+        raise StateError(f"the state does not fit this context: {error}") from error
+    finally:
+        context.leave()
+    if read != size:
+        raise StateError(f"the state does not fit this context: {reason()}")
+    drain_log()
+    return bytes(tokens)
+
+
+cdef size_t whole_state_size(Context context) except? 0:
+    cdef size_t size
+    context.enter(False)
+    try:
+        with nogil:
+            llama_synchronize(context.ptr)
+            size = llama_state_get_size(context.ptr)
+    finally:
+        context.leave()
+    return size + STATE_HEADER.size
+
+
+cdef int check_whole_state(Context context) except -1:
+    # With snapshots to roll back to, sequences that share a recurrent state may have rolled it back differently;
+    # libllama ends the process when asked to save that.
+    if context.n_rs_seq and context.n_seq_max > 1:
+        raise UnsupportedModel("with n_rs_seq the sequences have to be saved one by one: use state_seq_get()")
+    return 0
+
+
+cdef bytes whole_state_get(Context context):
+    cdef size_t size, written
+    cdef uint8_t * buffer
+    check_whole_state(context)
+    context.enter(False)
+    begin_call()
+    try:
+        with nogil:
+            llama_synchronize(context.ptr)
+            size = llama_state_get_size(context.ptr)
+        payload = bytearray(size)
+        buffer = payload
+        with nogil:
+            written = llama_state_get_data(context.ptr, buffer, size)
+    finally:
+        context.leave()
+    if written != size or size == 0:
+        raise StateError(f"libllama could not save the state: {reason()}")
+    drain_log()
+    return seal(context, STATE_OF_ALL, 0, -1, 0, b"", bytes(payload))
+
+
+cdef object whole_state_set(Context context, object data):
+    cdef const uint8_t[::1] payload
+    cdef const uint8_t * buffer
+    cdef size_t size, read = 0
+    _, _, _, body = unseal(context, data, STATE_OF_ALL, 0)
+    payload = body
+    buffer, size = &payload[0], payload.shape[0]
+    context.enter(True)
+    begin_call()
+    try:
+        with nogil:
+            read = llama_state_set_data(context.ptr, buffer, size)
+        if read != size:
+            llama_memory_clear(context.memory_ptr, True)
+    except Exception as error:
+        llama_memory_clear(context.memory_ptr, True)
+        raise StateError(f"the state does not fit this context: {error}") from error
+    finally:
+        context.leave()
+    if read != size:
+        raise StateError(f"the state does not fit this context: {reason()}")
+    drain_log()
+
+
+cdef size_t seq_state_save(Context context, object path, object seq, object tokens) except? 0:
+    cdef vector[llama_token] ids
+    as_tokens("tokens", tokens, context.n_vocab, ids)
+    encoded = np.array(ids, np.dtype("<i4")).tobytes()
+    name = os.fsdecode(as_path("path", path))
+    data = seq_state_get(context, seq, False, False, encoded)
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.abspath(name)), prefix=".state-", delete=False) as file:
+        try:
+            file.write(data)
+            file.close()
+            os.replace(file.name, name)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    return len(data)
+
+
+cdef list seq_state_load(Context context, object path, object seq):
+    with open(as_path("path", path), "rb") as file:
+        data = file.read()
+    tokens = seq_state_set(context, data, seq, False, False)
+    return np.frombuffer(tokens, np.dtype("<i4")).tolist()

@@ -1,0 +1,38 @@
+"""How many threads a computation should use here."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from pathlib import Path
+
+__all__ = ["default_threads"]
+
+
+@functools.lru_cache(maxsize=1)
+def default_threads() -> int:
+    """The number of physical cores this process may use.
+
+    Counts the cores behind the CPUs in the process's affinity mask (two hyper-threads of a core share its
+    arithmetic units, so a second thread there slows matrix products down) and respects a container's CPU quota.
+    """
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = {_core(cpu) for cpu in cpus}
+    return max(1, min(len(cores), _quota()))
+
+
+def _core(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
+    except OSError:
+        return str(cpu)
+
+
+def _quota() -> int:
+    """CPUs a Linux control group grants; a large number where there is no limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return math.ceil(int(quota) / int(period))
+    except (OSError, ValueError):
+        return 1 << 16
