@@ -94,7 +94,7 @@ cdef class Context:
         cdef llama_context_params params
         cdef llama_context * ptr
         cdef vector[llama_sampler_seq_config] configs
-        cdef Context other
+        cdef Context other = None
         given = {
             "n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max, "n_rs_seq": n_rs_seq,
             "n_outputs_max": n_outputs_max, "n_outputs_max_per_seq": n_outputs_max_per_seq, "n_threads": n_threads,
