@@ -50,7 +50,7 @@ _NUMBERS = {
     "penalty_repeat": (-FLOAT32_MAX, FLOAT32_MAX),
     "penalty_freq": (-FLOAT32_MAX, FLOAT32_MAX),
     "penalty_present": (-FLOAT32_MAX, FLOAT32_MAX),
-    "dry_multiplier": (-FLOAT32_MAX, FLOAT32_MAX),
+    "dry_multiplier": (0.0, FLOAT32_MAX),
     "dry_base": (0.0, FLOAT32_MAX),
     "adaptive_target": (-FLOAT32_MAX, 1.0),
     "adaptive_decay": (0.0, 0.99),
@@ -91,7 +91,7 @@ class SamplingParams:
         penalty_freq: subtracted from a token's logit for each time it was seen there. 0: no change.
         penalty_present: subtracted once from the logit of each token seen there. 0: no change.
         dry_multiplier: strength of DRY, which lowers tokens that would continue a repeated passage, by
-            ``dry_multiplier * dry_base ** (length of the passage - dry_allowed_length)``. 0: off.
+            ``dry_multiplier * dry_base ** (length of the passage - dry_allowed_length)``. 0 or more; 0: off.
         dry_base: see there, 0 or more. Below 1 turns DRY off.
         dry_allowed_length: passages up to so many tokens may repeat freely, 0 or more.
         dry_penalty_last_n: DRY looks at so many last tokens, prompt included. 0: off.

@@ -79,8 +79,8 @@ def build_chain(params: SamplingParams, vocab: Vocab, *, n_ctx: int) -> SamplerP
     Args:
         params: what the request asked for.
         vocab: the target model's vocabulary.
-        n_ctx: tokens one sequence can hold. Windows of the last tokens are cut to it: no longer history
-            exists, and libllama allocates the whole window at once.
+        n_ctx: tokens one sequence can hold. Windows of the last tokens are cut to it, as no longer history
+            exists.
 
     Raises:
         InvalidRequest: for a token id that the vocabulary doesn't have, more log-probabilities than it has
@@ -90,8 +90,6 @@ def build_chain(params: SamplingParams, vocab: Vocab, *, n_ctx: int) -> SamplerP
     _check_against(params, vocab)
     seed = params.resolve_seed()
     bias = _all_biases(params, vocab)
-    penalty_last_n = min(params.penalty_last_n, n_ctx)
-    dry_last_n = min(params.dry_penalty_last_n, n_ctx)
 
     chain = SamplerChain()
     if bias:
@@ -105,15 +103,15 @@ def build_chain(params: SamplingParams, vocab: Vocab, *, n_ctx: int) -> SamplerP
     else:
         for name in params.samplers:
             if name != "adaptive_p":
-                chain.add(_sampler(name, params, vocab, seed, penalty_last_n, dry_last_n))
+                chain.add(_sampler(name, params, vocab, seed, n_ctx))
         if "adaptive_p" in params.samplers:
             chain.add(Sampler.adaptive_p(params.adaptive_target, params.adaptive_decay, seed))
         else:
             chain.add(Sampler.dist(seed))
 
     active = params.active_samplers
-    windows = [n for name, n in (("penalties", penalty_last_n), ("dry", dry_last_n)) if name in active]
-    history = max(windows, default=0)
+    windows = {"penalties": params.penalty_last_n, "dry": params.dry_penalty_last_n}
+    history = max((min(n, n_ctx) for name, n in windows.items() if name in active), default=0)
     picks_largest = _picks_largest(params)
     return SamplerPlan(
         chain=chain,
@@ -124,7 +122,7 @@ def build_chain(params: SamplingParams, vocab: Vocab, *, n_ctx: int) -> SamplerP
         preselect=_preselection(params, len(bias) + history, vocab.n_tokens),
         biased_ids=tuple(sorted(bias)),
         history=history,
-        needs_accept=bool(windows) or "adaptive_p" in active,
+        needs_accept=history > 0 or "adaptive_p" in active,
     )
 
 
@@ -172,29 +170,31 @@ def _all_biases(params: SamplingParams, vocab: Vocab) -> dict[int, float]:
     return bias
 
 
-def _sampler(
-    name: str, p: SamplingParams, vocab: Vocab, seed: int, penalty_last_n: int, dry_last_n: int
-) -> Sampler:
+def _sampler(name: str, p: SamplingParams, vocab: Vocab, seed: int, n_ctx: int) -> Sampler:
+    # Larger values mean the same as these limits, and libllama allocates windows at once.
+    penalty_last_n, dry_last_n = min(p.penalty_last_n, n_ctx), min(p.dry_penalty_last_n, n_ctx)
+    min_keep = min(p.min_keep, vocab.n_tokens)
     if name == "penalties":
         return Sampler.penalties(vocab, penalty_last_n, p.penalty_repeat, p.penalty_freq, p.penalty_present)
     if name == "dry":
+        allowed_length = min(p.dry_allowed_length, n_ctx)
         return Sampler.dry(
-            vocab, p.dry_multiplier, p.dry_base, p.dry_allowed_length, dry_last_n, p.dry_sequence_breakers
+            vocab, p.dry_multiplier, p.dry_base, allowed_length, dry_last_n, p.dry_sequence_breakers
         )
     if name == "top_n_sigma":
         return Sampler.top_n_sigma(p.top_n_sigma)
     if name == "top_k":
         return Sampler.top_k(p.top_k)
     if name == "typ_p":
-        return Sampler.typical(p.typ_p, p.min_keep)
+        return Sampler.typical(p.typ_p, min_keep)
     if name == "top_p":
-        return Sampler.top_p(p.top_p, p.min_keep)
+        return Sampler.top_p(p.top_p, min_keep)
     if name == "min_p":
-        return Sampler.min_p(p.min_p, p.min_keep)
+        return Sampler.min_p(p.min_p, min_keep)
     if name == "xtc":
-        return Sampler.xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, seed)
+        return Sampler.xtc(p.xtc_probability, p.xtc_threshold, min_keep, seed)
     if name == "temperature":
-        return Sampler.temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)
+        return Sampler.temp_ext(p.temperature, max(p.dynatemp_range, 0.0), p.dynatemp_exponent)
     if name == "infill":
         return Sampler.infill(vocab)
     raise AssertionError(f"no sampler is named {name}")
@@ -220,14 +220,11 @@ def _picks_largest(params: SamplingParams) -> bool:
 
 
 def _only_lowers(params: SamplingParams, bias: Mapping[int, float]) -> bool:
-    """Whether biases, penalties and DRY can raise no logit."""
-    active = params.active_samplers
-    if "penalties" in active:
+    """Whether biases and penalties can raise no logit; DRY never does."""
+    if "penalties" in params.active_samplers:
         repeat, others = as_float32(params.penalty_repeat), (params.penalty_freq, params.penalty_present)
         if repeat < 1 or any(as_float32(value) < 0 for value in others):
             return False
-    if "dry" in active and as_float32(params.dry_multiplier) < 0:
-        return False
     return all(value <= 0 for value in bias.values())
 
 
