@@ -502,7 +502,8 @@ cdef class Context:
             on_device: leave the tensors in buffers of this context; the bytes are then small, belong to this
                 context, and are outdated by the next such save of the same sequence.
         """
-        return seq_state_get(self, seq, partial_only, on_device)
+        cdef vector[llama_token] no_tokens
+        return seq_state_get(self, seq, partial_only, on_device, no_tokens)
 
     def state_seq_set(self, data, seq, *, partial_only=False, on_device=False) -> None:
         """Restore a sequence, replacing what it held; the flags must be those of the save.

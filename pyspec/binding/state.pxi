@@ -5,9 +5,9 @@
 #   flags, model fingerprint, sequence         u32, u32, i32
 #   serial number (on-device saves), tokens    u64, u32
 #   length of what follows, its CRC-32         u64, u32
-# then the tokens (i32 each) and libllama's bytes.
+# then the tokens (i32 each) and libllama's bytes, all in the byte order of the machine.
 
-STATE_HEADER = struct.Struct("<4sBBBxIIiQIQI")
+STATE_HEADER = struct.Struct("=4sBBBxIIiQIQI")
 STATE_MAGIC = b"PSTA"
 STATE_FORMAT = 1
 cdef int STATE_OF_SEQUENCE = 1
@@ -27,12 +27,23 @@ cdef uint32_t state_flags(bint partial_only, bint on_device):
         LLAMA_STATE_SEQ_FLAGS_ON_DEVICE if on_device else 0)
 
 
-cdef bytes seal(Context context, int kind, uint32_t flags, llama_seq_id seq, uint64_t serial, bytes tokens,
-                bytes payload):
-    """The envelope."""
-    body = tokens + payload
-    return STATE_HEADER.pack(STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial,
-                             len(tokens) // 4, len(body), zlib.crc32(body)) + body
+cdef bytes new_envelope(size_t n_bytes, uint8_t ** out):
+    """Uninitialised bytes for a header and `n_bytes`, which start at `out`."""
+    envelope = PyBytes_FromStringAndSize(NULL, <size_t> STATE_HEADER.size + n_bytes)
+    out[0] = <uint8_t *> PyBytes_AS_STRING(envelope) + <size_t> STATE_HEADER.size
+    return envelope
+
+
+cdef int seal(
+    Context context, bytes envelope, int kind, uint32_t flags=0, llama_seq_id seq=-1, uint64_t serial=0,
+    uint32_t n_tokens=0,
+) except -1:
+    """Write the header, once all the rest is there."""
+    body = memoryview(envelope)[STATE_HEADER.size:]
+    header = STATE_HEADER.pack(STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial, n_tokens,
+                               len(body), zlib.crc32(body))
+    memcpy(PyBytes_AS_STRING(envelope), PyBytes_AS_STRING(header), STATE_HEADER.size)
+    return 0
 
 
 cdef tuple unseal(Context context, object data, int kind, uint32_t flags):
@@ -75,35 +86,37 @@ cdef size_t seq_state_size(Context context, object seq, bint partial_only, bint 
     return size + STATE_HEADER.size
 
 
-cdef bytes seq_state_get(Context context, object seq, bint partial_only, bint on_device, bytes tokens=b""):
+cdef bytes seq_state_get(
+    Context context, object seq, bint partial_only, bint on_device, vector[llama_token] tokens
+):
     cdef llama_seq_id id = as_int("seq", seq, 0, <int64_t> context.n_seq_max - 1)
     cdef uint32_t flags = state_flags(partial_only, on_device)
-    cdef size_t size, written
-    cdef uint8_t * buffer
+    cdef size_t size, written, n_tokens = tokens.size()
+    cdef uint8_t * body
     cdef uint64_t serial = 0
-    payload = None
     context.enter(False)
     begin_call()
     try:
         with nogil:
             llama_synchronize(context.ptr)
             size = llama_state_seq_get_size_ext(context.ptr, id, flags)
-        payload = bytearray(size)
-        buffer = payload
+        envelope = new_envelope(4 * n_tokens + size, &body)
+        memcpy(body, tokens.data(), 4 * n_tokens)
         if on_device:
             context.save_serial += 1
             serial = context.save_serial
             context.device_saves.pop(id, None)  # outdated, whatever happens now
         with nogil:
-            written = llama_state_seq_get_data_ext(context.ptr, buffer, size, id, flags)
+            written = llama_state_seq_get_data_ext(context.ptr, body + 4 * n_tokens, size, id, flags)
     finally:
         context.leave()
     if written != size or size == 0:
         raise StateError(f"libllama could not save sequence {id}: {reason()}")
     if on_device:
         context.device_saves[id] = serial
+    seal(context, envelope, STATE_OF_SEQUENCE, flags, id, serial, n_tokens)
     drain_log()
-    return seal(context, STATE_OF_SEQUENCE, flags, id, serial, tokens, bytes(payload))
+    return envelope
 
 
 cdef object seq_state_set(Context context, object data, object seq, bint partial_only, bint on_device):
@@ -159,7 +172,7 @@ cdef int check_whole_state(Context context) except -1:
 
 cdef bytes whole_state_get(Context context):
     cdef size_t size, written
-    cdef uint8_t * buffer
+    cdef uint8_t * body
     check_whole_state(context)
     context.enter(False)
     begin_call()
@@ -167,16 +180,16 @@ cdef bytes whole_state_get(Context context):
         with nogil:
             llama_synchronize(context.ptr)
             size = llama_state_get_size(context.ptr)
-        payload = bytearray(size)
-        buffer = payload
+        envelope = new_envelope(size, &body)
         with nogil:
-            written = llama_state_get_data(context.ptr, buffer, size)
+            written = llama_state_get_data(context.ptr, body, size)
     finally:
         context.leave()
     if written != size or size == 0:
         raise StateError(f"libllama could not save the state: {reason()}")
+    seal(context, envelope, STATE_OF_ALL)
     drain_log()
-    return seal(context, STATE_OF_ALL, 0, -1, 0, b"", bytes(payload))
+    return envelope
 
 
 cdef object whole_state_set(Context context, object data):
@@ -206,9 +219,8 @@ cdef object whole_state_set(Context context, object data):
 cdef size_t seq_state_save(Context context, object path, object seq, object tokens) except? 0:
     cdef vector[llama_token] ids
     as_tokens("tokens", tokens, context.n_vocab, ids)
-    encoded = np.array(ids, np.dtype("<i4")).tobytes()
     name = os.fsdecode(as_path("path", path))
-    data = seq_state_get(context, seq, False, False, encoded)
+    data = seq_state_get(context, seq, False, False, ids)
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.abspath(name)), prefix=".state-", delete=False) as file:
         try:
             file.write(data)
@@ -224,4 +236,4 @@ cdef list seq_state_load(Context context, object path, object seq):
     with open(as_path("path", path), "rb") as file:
         data = file.read()
     tokens = seq_state_set(context, data, seq, False, False)
-    return np.frombuffer(tokens, np.dtype("<i4")).tolist()
+    return np.frombuffer(tokens, np.int32).tolist()
