@@ -349,7 +349,7 @@ def test_the_list_reads_no_files_and_knows_what_is_there(index: Path, tmp_path: 
     (tmp_path / "cache" / "gemma-3-270m-q4_k_m.gguf").write_bytes(b"anything")
     info = next(info for info in models.list_models() if info.name == "gemma3")
     assert (info.state, info.size) == ("unchecked", 8)
-    assert info.licence == "Gemma Terms of Use"
+    assert info.licence == "Gemma Terms"
 
 
 def test_the_catalog_adds_up() -> None:

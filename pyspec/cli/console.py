@@ -6,9 +6,11 @@ All of it goes to standard error. Bars appear only on a terminal, and are gone w
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -34,6 +36,11 @@ _LEVELS = {0: logging.CRITICAL + 1, 1: logging.ERROR, 2: logging.WARNING, 3: log
 def error_console() -> Console:
     """The console of everything that is not the command's output."""
     return Console(stderr=True, highlight=False)
+
+
+def output_console() -> Console:
+    """The console of tables that are the command's output; wide where no terminal says how wide it is."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
 class ConsoleHandler(logging.Handler):
@@ -66,6 +73,9 @@ def show_log(console: Console, verbosity: int) -> None:
     logger.propagate = False
 
 
+Self = TypeVar("Self", bound="Bars")
+
+
 class Bars:
     """Progress bars that come when there is something to wait for and vanish when it has arrived.
 
@@ -80,7 +90,7 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
         self._first_seen: dict[str, float] = {}
 
-    def __enter__(self) -> Bars:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(
@@ -88,8 +98,8 @@ class Bars:
     ) -> None:
         self.clear()
 
-    def update(self, name: str, done: float, total: float | None, **extra: str) -> None:
-        """Moves the bar called ``name``; a ``total`` of None lets it pulse."""
+    def update(self, name: str, done: float, total: float | None, note: str = "") -> None:
+        """Moves the bar called ``name``; a ``total`` of None lets it pulse. ``note`` stands behind it."""
         if not self._enabled:
             return
         if name not in self._tasks:
@@ -97,8 +107,8 @@ class Bars:
             if now - self._first_seen.setdefault(name, now) < self._PATIENCE:
                 return
             self._progress.start()
-            self._tasks[name] = self._progress.add_task(name, total=total, **extra)
-        self._progress.update(self._tasks[name], completed=done, total=total, **extra)
+            self._tasks[name] = self._progress.add_task(name, total=total, note=note)
+        self._progress.update(self._tasks[name], completed=done, total=total, note=note)
         if total is not None and done >= total:
             self.remove(name)
 
@@ -108,13 +118,17 @@ class Bars:
         if (task := self._tasks.pop(name, None)) is not None:
             self._progress.remove_task(task)
         if not self._tasks:
-            self._progress.stop()
+            self._stop()
 
     def clear(self) -> None:
         """Takes all bars away."""
         for name in list(self._tasks):
             self.remove(name)
-        self._progress.stop()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._enabled:  # rich ends with an empty line where there is no terminal
+            self._progress.stop()
 
 
 class _Amount(ProgressColumn):

@@ -103,12 +103,11 @@ def _run(args: argparse.Namespace) -> int:
                 return INTERRUPTED
             sampling = sampling.replace(seed=plain.seed)  # the same random numbers for both
         result = _generate(engine, prompt, sampling, bars, _writer(config, engine, bars))
-        engine_config = engine.config.to_dict()
     if config.json:
-        document = report.as_json(result, sampling, engine_config, plain)
+        document = report.as_json(result, sampling, engine.config, plain)
         print(json.dumps(document, indent=2, ensure_ascii=False))
     elif config.show_timings:
-        console.print(report.tables(result, plain))
+        console.print(report.tables(result, engine.config, plain))
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
 
 

@@ -9,14 +9,13 @@ from collections import Counter
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pyspec import models
 from pyspec._llama import Model, Vocab
 from pyspec.buildinfo import build_info
-from pyspec.cli.console import FetchDisplay, error_console, show_log
+from pyspec.cli.console import FetchDisplay, error_console, output_console, show_log
 from pyspec.cli.parser import Parser
 from pyspec.errors import UnsupportedModel, VocabMismatch
 from pyspec.gguf_header import GGUFHeader, read_gguf
@@ -222,4 +221,4 @@ def _print(rows: list[tuple[str, Any]]) -> None:
     table.add_column(overflow="fold")
     for label, value in rows:
         table.add_row(label, value if isinstance(value, Text) else Text(str(value)))
-    Console(highlight=False).print(table)
+    output_console().print(table)

@@ -7,11 +7,10 @@ import json
 import sys
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from pyspec import models
-from pyspec.cli.console import FetchDisplay, error_console
+from pyspec.cli.console import FetchDisplay, error_console, output_console
 from pyspec.cli.parser import Parser, UsageError
 from pyspec.errors import FetchError
 
@@ -46,13 +45,15 @@ def _list(args: argparse.Namespace) -> int:
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("from", no_wrap=True)
-    table.add_column("licence")
+    table.add_column("licence", no_wrap=True)
     style = {"ready": "green", "unchecked": "yellow", "to fetch": "dim", "to make": "dim"}
     for info in listed:
         state = f"[{style[info.state]}]{info.state}[/]"
         size = f"{info.size / 1e6:,.0f} MB"
-        table.add_row(info.name, info.file_type, size, state, info.origin, info.licence)
-    console = Console(highlight=False)
+        number = len(info.packages)
+        origin = f"{number} package{'s'[: number > 1]}" if number else info.base
+        table.add_row(info.name, info.file_type, size, state, origin, info.licence)
+    console = output_console()
     console.print(table)
     console.print(f"in {models.cache_dir()}", style="dim", soft_wrap=True)
     return 0

@@ -20,8 +20,7 @@ class Parser(argparse.ArgumentParser):
     """Raises :class:`UsageError` instead of printing a page of usage and leaving."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", _Help)
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+        super().__init__(*args, **{"formatter_class": _Help, "allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see '{self.prog} --help')")

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pyspec.engine import Result
+from pyspec.engine import EngineConfig, Result
 from pyspec.sampling import SamplingParams
 from pyspec.speculation import Stats
 
@@ -52,12 +52,12 @@ class Comparison:
 
 
 def as_json(
-    result: Result, sampling: SamplingParams, config: dict[str, Any], plain: Result | None
+    result: Result, sampling: SamplingParams, config: EngineConfig, plain: Result | None
 ) -> dict[str, Any]:
     """Everything about a run, as values that JSON has."""
     document = result.to_dict()
     document["sampling"] = sampling.to_dict()
-    document["config"] = config
+    document["config"] = config.to_dict()
     if plain is not None:
         document["plain"] = plain.to_dict()
         document["comparison"] = asdict(Comparison.of(plain, result))
@@ -77,10 +77,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def tables(result: Result, plain: Result | None = None) -> RenderableType:
+def tables(result: Result, config: EngineConfig, plain: Result | None = None) -> RenderableType:
     """The tables shown after a run; with ``plain``, both runs side by side."""
     stats = result.stats
-    parts: list[RenderableType] = [_summary(stats, plain.stats if plain else None)]
+    parts: list[RenderableType] = [_headline(result, config), _summary(stats, plain.stats if plain else None)]
     if stats.drafted:
         parts.append(_acceptance(stats))
     if stats.rounds:
@@ -88,6 +88,22 @@ def tables(result: Result, plain: Result | None = None) -> RenderableType:
     if plain is not None:
         parts.append(_verdict(plain, result))
     return Group(*parts)
+
+
+def _headline(result: Result, config: EngineConfig) -> Text:
+    """What ran, and how it ended."""
+    who = config.target.description
+    if config.draft is not None:
+        who += f", drafts of up to {config.n_draft_max} by {config.draft.description}"
+    end = {
+        "length": "the limit of tokens was reached",
+        "cancelled": "interrupted",
+        "stop": "the model ended the text",
+    }
+    if isinstance(result.stop, str):
+        end["stop"] = f"stopped at {result.stop!r}"
+    threads = f"{config.target.n_threads} thread{'s' if config.target.n_threads != 1 else ''}"
+    return Text(f"\n{who}; {threads}; seed {result.seed}; {end[result.finish_reason]}", style="dim")
 
 
 def _table(*headers: str) -> Table:
@@ -101,20 +117,20 @@ def _table(*headers: str) -> Table:
 def _summary(stats: Stats, plain: Stats | None) -> Table:
     """Speed, tokens and rounds."""
     table = _table("", "plain", "speculative", "ratio") if plain else _table("", "")
-    rows: list[tuple[str, Callable[[Stats], float], str]] = [
-        ("tokens per second", lambda s: s.tokens_per_second, "{:.1f}"),
-        ("seconds", lambda s: s.decode_ms / 1000, "{:.2f}"),
-        ("tokens", lambda s: s.completion_tokens, "{:,}"),
-        ("rounds", lambda s: s.rounds, "{:,}"),
-        ("tokens per round", lambda s: s.tokens_per_round, "{:.2f}"),
-        ("prompt tokens per second", lambda s: s.prompt_tokens_per_second, "{:.1f}"),
+    rows: list[tuple[str, Callable[[Stats], float], str, bool]] = [
+        ("tokens per second", lambda s: s.tokens_per_second, "{:.1f}", True),
+        ("tokens per round", lambda s: s.tokens_per_round, "{:.2f}", True),
+        ("rounds", lambda s: s.rounds, "{:,}", False),
+        ("tokens", lambda s: s.completion_tokens, "{:,}", False),
+        ("seconds", lambda s: s.decode_ms / 1000, "{:.2f}", False),
+        ("prompt tokens per second", lambda s: s.prompt_tokens_per_second, "{:.1f}", False),
     ]
-    for label, value, form in rows:
-        cells = [form.format(value(stats))]
+    for number, (label, value, form, compared) in enumerate(rows):
+        cells = [form.format(value(stats)) if value(stats) else "-"]
         if plain is not None:
-            ratio = _ratio(value(stats), value(plain))
+            ratio = _ratio(value(stats), value(plain)) if compared else None
             cells = [form.format(value(plain)), *cells, "" if ratio is None else f"{ratio:.2f}x"]
-        if label == "tokens per second":
+        if number == 0:
             cells[-1] = f"[bold]{cells[-1]}[/]"
         table.add_row(label, *cells)
     return table
@@ -176,7 +192,8 @@ def _verdict(plain: Result, result: Result) -> Text:
     """Whether the two texts are the same, in a sentence."""
     comparison = Comparison.of(plain, result)
     if comparison.identical:
-        return Text(f"The texts are identical ({comparison.compared} tokens).", style="green")
+        tokens = f"{comparison.compared} token{'s' if comparison.compared != 1 else ''}"
+        return Text(f"The texts are identical ({tokens}).", style="green")
     return Text(
         f"The texts differ from token {comparison.first_difference} on (of {comparison.compared}, from 0).",
         style="yellow",

@@ -61,7 +61,7 @@ class ModelInfo:
             ``"to fetch"`` or ``"to make"``: it will be when it is first used.
         licence: the licence's name.
         base: the registered model it is made from; its own name where it is fetched.
-        origin: the packages it is fetched from, or the model it is made from, for people.
+        packages: what pip is asked for to fetch it; none where it is made.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ModelInfo:
     state: State
     licence: str
     base: str
-    origin: str
+    packages: tuple[str, ...]
 
 
 def names() -> list[str]:
@@ -184,7 +184,7 @@ def _info(entry: Entry) -> ModelInfo:
         state=state,
         licence=entry.license.name,
         base=entry.source if isinstance(entry, DerivedModel) else entry.name,
-        origin=entry.origin,
+        packages=() if isinstance(entry, DerivedModel) else tuple(p.requirement for p in entry.packages),
     )
 
 

@@ -76,12 +76,6 @@ class SourceModel:
     license: License
     packages: tuple[Package, ...]
 
-    @property
-    def origin(self) -> str:
-        """Where the file comes from, for people."""
-        more = f" and {len(self.packages) - 1} more" if len(self.packages) > 1 else ""
-        return self.packages[0].requirement + more
-
 
 @dataclass(frozen=True)
 class DerivedModel:
@@ -108,11 +102,6 @@ class DerivedModel:
     @property
     def license(self) -> License:
         return SOURCES[self.source].license
-
-    @property
-    def origin(self) -> str:
-        """Where the file comes from, for people."""
-        return f"made from {self.source}"
 
 
 Entry: TypeAlias = SourceModel | DerivedModel
@@ -162,7 +151,7 @@ SOURCES: dict[str, SourceModel] = {
         size=253_113_024,
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         license=License(
-            name="Gemma Terms of Use",
+            name="Gemma Terms",
             note=(
                 "Gemma is provided under and subject to the Gemma Terms of Use, which include a prohibited "
                 "use policy. Whoever uses or passes on the model, or a model made from it, is bound by them."
@@ -198,14 +187,16 @@ SOURCES: dict[str, SourceModel] = {
 DERIVED: dict[str, DerivedModel] = {
     model.name: model
     for model in (
-        DerivedModel("smollm2-f32", "smollm2", "f32", "SmolLM2-135M-Instruct.F32.gguf", 0),
-        DerivedModel("smollm2-f16", "smollm2", "f16", "SmolLM2-135M-Instruct.F16.gguf", 0),
-        DerivedModel("smollm2-q8_0", "smollm2", "q8_0", "SmolLM2-135M-Instruct.Q8_0.gguf", 0),
-        DerivedModel("smollm2-q4_0", "smollm2", "q4_0", "SmolLM2-135M-Instruct.Q4_0.gguf", 0, pure=True),
-        DerivedModel("gemma3-f32", "gemma3", "f32", "gemma-3-270m-f32.gguf", 0),
-        DerivedModel("gemma3-f16", "gemma3", "f16", "gemma-3-270m-f16.gguf", 0),
-        DerivedModel("gemma3-q8_0", "gemma3", "q8_0", "gemma-3-270m-q8_0.gguf", 0),
-        DerivedModel("gemma3-q4_0", "gemma3", "q4_0", "gemma-3-270m-q4_0.gguf", 0, pure=True),
+        DerivedModel("smollm2-f32", "smollm2", "f32", "SmolLM2-135M-Instruct.F32.gguf", 539_845_696),
+        DerivedModel("smollm2-f16", "smollm2", "f16", "SmolLM2-135M-Instruct.F16.gguf", 270_885_952),
+        DerivedModel("smollm2-q8_0", "smollm2", "q8_0", "SmolLM2-135M-Instruct.Q8_0.gguf", 144_811_072),
+        DerivedModel(
+            "smollm2-q4_0", "smollm2", "q4_0", "SmolLM2-135M-Instruct.Q4_0.gguf", 77_571_136, pure=True
+        ),
+        DerivedModel("gemma3-f32", "gemma3", "f32", "gemma-3-270m-f32.gguf", 1_078_917_824),
+        DerivedModel("gemma3-f16", "gemma3", "f16", "gemma-3-270m-f16.gguf", 542_833_344),
+        DerivedModel("gemma3-q8_0", "gemma3", "q8_0", "gemma-3-270m-q8_0.gguf", 291_543_744),
+        DerivedModel("gemma3-q4_0", "gemma3", "q4_0", "gemma-3-270m-q4_0.gguf", 157_522_624, pure=True),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -78,7 +79,7 @@ def _run_child(model: DerivedModel, source: Path, unfinished: Path, report: Prog
         try:
             while process.poll() is None:
                 # libllama reports no progress of its own; the file it writes does.
-                size = max((file.stat().st_size for file in _written(unfinished)), default=0)
+                size = _size_so_far(unfinished)
                 report(FetchProgress(model.name, "quantize", size, model.size, model.filename))
                 time.sleep(_POLL_SECONDS)
         except BaseException:
@@ -91,9 +92,13 @@ def _run_child(model: DerivedModel, source: Path, unfinished: Path, report: Prog
     report(FetchProgress(model.name, "quantize", model.size, model.size, model.filename))
 
 
-def _written(unfinished: Path) -> list[Path]:
-    """The file, under any of the names it has on its way."""
-    return list(unfinished.parent.glob(f"{unfinished.name}*"))
+def _size_so_far(unfinished: Path) -> int:
+    """Bytes written, under whichever name the file has on its way."""
+    size = 0
+    for path in unfinished.parent.glob(f"{unfinished.name}*"):
+        with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+            size = max(size, path.stat().st_size)
+    return size
 
 
 def _quantize_and_load(source: str, target: str, file_type: str, pure: bool) -> None:
