@@ -10,7 +10,7 @@ from pyspec._llama import Context, Model
 from vocab_files import spm_tokens, write_vocab
 
 from pyspec.errors import GrammarError, InvalidRequest
-from pyspec.sampling import SamplerPlan, SamplingParams, build_chain
+from pyspec.sampling import DryCache, SamplerPlan, SamplingParams, build_chain
 
 N = 2000
 N_CTX = 256
@@ -204,6 +204,27 @@ def test_grammars(vocab):
 def test_dry_breakers_that_cut_characters(vocab, breaker):
     plan = plan_of(vocab, dry_multiplier=0.8, dry_sequence_breakers=[breaker])
     assert "dry" in names(plan)
+
+
+def test_cached_dry_samplers_are_like_new_ones_and_independent(vocab):
+    cache = DryCache(size=2)
+
+    def make(dry_cache, multiplier):
+        params = SamplingParams(seed=1, dry_multiplier=multiplier, samplers="d")
+        return build_chain(params, vocab, n_ctx=N_CTX, dry_cache=dry_cache)
+
+    row = np.zeros(N, np.float32)
+    history = [300, 301, 302, 303, 300, 301, 302]
+    for multiplier in (0.8, 1.6, 0.8, 2.4, 1.6):
+        fresh, cached, untouched = make(None, multiplier), make(cache, multiplier), make(cache, multiplier)
+        for plan in (fresh, cached):
+            for token in history:
+                plan.chain.accept(token)
+        ids = np.arange(N, dtype=np.int32)
+        penalised = cached.chain.apply(ids, row)[1]
+        assert np.array_equal(penalised, fresh.chain.apply(ids, row)[1])
+        assert penalised[303] < 0
+        assert not untouched.chain.apply(ids, row)[1].any()
 
 
 # --- shortcuts: which ones --------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Sampling: the parameters of a request, and the libllama sampler chain they stand for."""
 
 from pyspec.sampling.params import SamplingParams
-from pyspec.sampling.plan import SamplerPlan, build_chain
+from pyspec.sampling.plan import DryCache, SamplerPlan, build_chain
 
-__all__ = ["SamplerPlan", "SamplingParams", "build_chain"]
+__all__ = ["DryCache", "SamplerPlan", "SamplingParams", "build_chain"]
