@@ -63,14 +63,18 @@ class ConsoleHandler(logging.Handler):
         )
 
 
-def show_log(console: Console, verbosity: int) -> None:
-    """Shows pyspec's and libllama's log from llama.cpp's ``verbosity`` on: 0 nothing, 1 errors, ... 4 all."""
+def show_log(console: Console, verbosity: int = 0) -> None:
+    """Shows pyspec's warnings, and libllama's log up to ``verbosity``: 0 nothing, 1 errors, ... 4 all.
+
+    Nothing of libllama's is the right default: what ends a command is in its error message anyway.
+    """
     logger = logging.getLogger("pyspec")
     for handler in [h for h in logger.handlers if isinstance(h, ConsoleHandler)]:
         logger.removeHandler(handler)
     logger.addHandler(ConsoleHandler(console))
-    logger.setLevel(_LEVELS.get(max(verbosity, 0), logging.DEBUG))
+    logger.setLevel(logging.WARNING)
     logger.propagate = False
+    logging.getLogger("pyspec.llama").setLevel(_LEVELS.get(max(verbosity, 0), logging.DEBUG))
 
 
 Self = TypeVar("Self", bound="Bars")

@@ -75,11 +75,11 @@ def _add_output_options(parser: Parser) -> None:
     group.add_argument(
         "--json", action="store_true", help="print one JSON document at the end, and nothing else")
     group.add_argument(
-        "-lv", "--verbosity", "--log-verbosity", type=int, default=1, metavar="N",
-        help="log on standard error: 0 nothing, 1 errors, 2 warnings, 3 information, 4 all (default: 1)")
+        "-lv", "--verbosity", "--log-verbosity", type=int, default=0, metavar="N",
+        help="show libllama's log: 0 nothing, 1 errors, 2 warnings, 3 information, 4 all (default: 0)")
     group.add_argument(
         "-v", "--verbose", "--log-verbose", dest="verbosity", action="store_const", const=4,
-        help="log everything")
+        help="show all of libllama's log")
 # fmt: on
 
 

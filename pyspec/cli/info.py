@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     console = error_console()
-    show_log(console, 1)
+    show_log(console)
     if args.model is None:
         if args.draft is not None:
             args.parser.error("-md needs the target as well: pyspec info TARGET -md DRAFT")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pyspec.cli.parser import Option, Removed, add_options
 from pyspec.engine import Engine
-from pyspec.errors import InvalidRequest
+from pyspec.errors import GrammarError, InvalidRequest
 from pyspec.sampling import SamplingParams
 from pyspec.speculation import DraftModel
 
@@ -235,8 +235,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 def with_flag(error: InvalidRequest, options: Sequence[Option]) -> str:
     """The text of an error about a value, with the flag that value came from in front."""
+    name = "grammar" if isinstance(error, GrammarError) else error.name
     for option in options:
-        if option.field == error.name:
+        if option.field == name:
             flag = next((flag for flag in option.flags if flag.startswith("--")), option.flags[0])
             return f"{flag}: {error}"
     return str(error)

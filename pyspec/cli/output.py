@@ -31,24 +31,27 @@ class Writer(Protocol):
 
 
 class TextWriter:
-    """Writes the text to standard output."""
+    """Writes the text to standard output, with the prompt before it once that has been read."""
 
     def __init__(self, bars: Bars, *, display_prompt: bool) -> None:
         self._bars = bars
         self._display_prompt = display_prompt
-        self._last = "\n"
+        self._waiting_prompt = ""
+        self._last = ""
 
     def start(self, prompt: str) -> None:
-        if self._display_prompt and prompt:
-            self._put(self._prompt(prompt))
+        # A terminal cannot show a bar behind half a line of text.
+        if self._display_prompt:
+            self._waiting_prompt = self._prompt(prompt)
 
     def write(self, chunk: Chunk) -> None:
         self._bars.clear()
-        self._put(self._chunk(chunk))
+        self._put(self._waiting_prompt + self._chunk(chunk))
+        self._waiting_prompt = ""
 
     def end(self) -> None:
         self._bars.clear()
-        if self._last != "\n":
+        if self._last not in ("", "\n"):
             self._put("\n")
 
     def _put(self, text: str) -> None:
@@ -81,8 +84,8 @@ class ColorWriter(TextWriter):
 
     def end(self) -> None:
         super().end()
-        sys.stdout.write(f"{_DRAFTED}■ drafted and accepted{_RESET}   ■ the target's own choice\n")
-        sys.stdout.flush()
+        if self._last:
+            self._put(f"{_DRAFTED}■ drafted and accepted{_RESET}   ■ the target's own choice\n")
 
     def _prompt(self, prompt: str) -> str:
         return f"{_PROMPT}{prompt}{_RESET}"
