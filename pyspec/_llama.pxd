@@ -107,7 +107,7 @@ cdef class Sampler:
 cdef class SamplerChain(Sampler):
     cdef list members
     cdef readonly bint has_selector    # the last member picks a token (greedy, dist, mirostat, adaptive_p)
-    cdef object attached_to            # weak reference to the Context it runs on as a backend sampler, or None
+    cdef object attached_to            # weak reference to the Context it runs on, or None
     cdef vector[char] scratch          # llama_token_data of one row
 
     cdef object context(self)          # the Context it is attached to, or None

@@ -1,8 +1,8 @@
 """The binding: libllama's objects as Python objects, one C call a method, under the C names.
 
 What it adds to the calls: every return code and C++ exception becomes one of :mod:`pyspec.errors`, everything
-libllama would end the process for is refused first, the GIL is released around work, objects can be closed in any
-order, and zero-copy results cannot be overwritten while somebody looks at them. There is no policy here.
+libllama would end the process for is refused first, the GIL is released around work, objects can be closed in
+any order, and zero-copy results cannot be overwritten while somebody looks at them. There is no policy here.
 
 The parts, each in binding/: checks of arguments; library (versions, devices, logging); model, vocab, chat and
 quantize; context with its parameters, batch, memory, results and state; samplers.
@@ -10,6 +10,7 @@ quantize; context with its parameters, batch, memory, results and state; sampler
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset

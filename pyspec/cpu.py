@@ -15,7 +15,8 @@ def default_threads() -> int:
     """The number of physical cores this process may use.
 
     Counts the cores behind the CPUs in the process's affinity mask (two hyper-threads of a core share its
-    arithmetic units, so a second thread there slows matrix products down) and respects a container's CPU quota.
+    arithmetic units, so a second thread there slows matrix products down) and respects a container's CPU
+    quota.
     """
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cores = {_core(cpu) for cpu in cpus}
@@ -24,7 +25,9 @@ def default_threads() -> int:
 
 def _core(cpu: int) -> str:
     try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(
+            encoding="ascii"
+        )
     except OSError:
         return str(cpu)
 

@@ -1,8 +1,8 @@
 """What a GGUF file says about itself, read without libllama.
 
-A model file is untrusted input: :func:`read_gguf` trusts no count and no offset, so that a damaged file is named
-as such, with the place, before libllama sees it. It needs nothing but the standard library, and reads a large
-vocabulary's arrays only when they are looked at.
+A model file is untrusted input: :func:`read_gguf` trusts no count and no offset, so that a damaged file is
+named as such, with the place, before libllama sees it. It needs nothing but the standard library, and reads a
+large vocabulary's arrays only when they are looked at.
 
     header = read_gguf("model.gguf")
     header.arch, header.metadata["llama.block_count"], header.tensors["token_embd.weight"].shape
@@ -46,8 +46,8 @@ _U16, _U32 = 2, 4
 # ggml type: name, numbers in a block, bytes of a block
 _TENSOR_TYPES = {
     0: ("f32", 1, 4), 1: ("f16", 1, 2), 2: ("q4_0", 32, 18), 3: ("q4_1", 32, 20), 6: ("q5_0", 32, 22),
-    7: ("q5_1", 32, 24), 8: ("q8_0", 32, 34), 9: ("q8_1", 32, 36), 10: ("q2_K", 256, 84), 11: ("q3_K", 256, 110),
-    12: ("q4_K", 256, 144), 13: ("q5_K", 256, 176), 14: ("q6_K", 256, 210), 15: ("q8_K", 256, 292),
+    7: ("q5_1", 32, 24), 8: ("q8_0", 32, 34), 9: ("q8_1", 32, 36), 10: ("q2_K", 256, 84),
+    11: ("q3_K", 256, 110), 12: ("q4_K", 256, 144), 13: ("q5_K", 256, 176), 14: ("q6_K", 256, 210), 15: ("q8_K", 256, 292),
     16: ("iq2_xxs", 256, 66), 17: ("iq2_xs", 256, 74), 18: ("iq3_xxs", 256, 98), 19: ("iq1_s", 256, 50),
     20: ("iq4_nl", 32, 18), 21: ("iq3_s", 256, 110), 22: ("iq2_s", 256, 82), 23: ("iq4_xs", 256, 136),
     24: ("i8", 1, 1), 25: ("i16", 1, 2), 26: ("i32", 1, 4), 27: ("i64", 1, 8), 28: ("f64", 1, 8),
@@ -88,28 +88,41 @@ class GGUFTensor:
 class GGUFArray(Sequence[Scalar]):
     """An array of the metadata; its elements are read from the file when asked for."""
 
-    def __init__(self, path: str, value_type: int, count: int, offset: int) -> None:
+    def __init__(self, path: str, value_type: int, count: int, offset: int, n_bytes: int) -> None:
         self._path = path
         self._type = value_type
         self._count = count
         self._offset = offset
+        self._n_bytes = n_bytes
 
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def of_strings(self) -> bool:
+        """Whether the elements are strings."""
+        return self._type == _STRING
+
+    def strings(self) -> list[bytes]:
+        """The elements of an array of strings, undecoded."""
+        data, position, result = self._read(), 0, []
+        unpack, append = struct.Struct("<Q").unpack_from, result.append
+        for _ in range(self._count):
+            start = position + 8
+            position = start + unpack(data, position)[0]
+            append(data[start:position])
+        return result
+
+    def _read(self) -> bytes:
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            return file.read(self._n_bytes)
+
     @cached_property
     def _values(self) -> list[Scalar]:
-        with open(self._path, "rb") as file:
-            if self._type != _STRING:
-                form = f"<{self._count}{_SCALARS[self._type][1]}"
-                file.seek(self._offset)
-                return list(struct.unpack(form, file.read(struct.calcsize(form))))
-            reader = _Reader(self._path, file)
-            try:
-                reader.position = self._offset
-                return [reader.string("an array") for _ in range(self._count)]
-            finally:
-                reader.close()
+        if self.of_strings:
+            return [text.decode("utf-8", "replace") for text in self.strings()]
+        return list(struct.unpack(f"<{self._count}{_SCALARS[self._type][1]}", self._read()))
 
     @overload
     def __getitem__(self, index: int) -> Scalar: ...
@@ -122,7 +135,7 @@ class GGUFArray(Sequence[Scalar]):
         return iter(self._values)
 
     def __repr__(self) -> str:
-        return f"<GGUFArray of {self._count} {'strings' if self._type == _STRING else 'values'}>"
+        return f"<GGUFArray of {self._count} {'strings' if self.of_strings else 'values'}>"
 
 
 @dataclass
@@ -179,6 +192,7 @@ class GGUFHeader:
         """
         if not self.arch:
             raise self._error("it has no general.architecture")
+        self._check_tokens()
         if vocab_only:
             return
         if self.vocab_only:
@@ -188,9 +202,40 @@ class GGUFHeader:
         layers = self._count("block_count", 1, MAX_LAYERS)
         self._count("nextn_predict_layers", 0, layers)
         self._check_experts(layers)
+        self._check_rope()
         scaling = self.key("rope.scaling.type", "linear")
         if scaling not in ("none", "linear", "yarn", "longrope"):
             raise self._error(f"{self.arch}.rope.scaling.type is {scaling!r}, which libllama does not know")
+
+    def _check_tokens(self) -> None:
+        """No two tokens may have the same text, up to a NUL as libllama reads it; empty ones get another."""
+        tokens = self.metadata.get("tokenizer.ggml.tokens")
+        if not isinstance(tokens, GGUFArray) or not tokens.of_strings:
+            return
+        texts = tokens.strings()
+        if b"\0" in b"".join(texts):
+            texts = [text.partition(b"\0")[0] for text in texts]
+        if len(set(texts)) == len(texts):
+            return
+        first: dict[bytes, int] = {}
+        for token, text in enumerate(texts):
+            if text and first.setdefault(text, token) != token:
+                raise self._error(f"the tokens {first[text]} and {token} have the same text {text!r}")
+
+    def _check_rope(self) -> None:
+        """Positions are rotated in pairs inside a head, in sections that fit into it."""
+        heads, width = self.key("attention.head_count", 0), self.key("embedding_length", 0)
+        if not isinstance(heads, int) or not isinstance(width, int) or heads <= 0:
+            return
+        head = self.key("attention.key_length", width // heads)
+        rotated = self.key("rope.dimension_count", head)
+        if isinstance(head, int) and isinstance(rotated, int) and not 0 <= rotated <= head:
+            raise self._error(f"{self.arch}.rope.dimension_count is {rotated}, more than a head has ({head})")
+        sections = self.key("rope.dimension_sections")
+        if isinstance(sections, GGUFArray) and isinstance(rotated, int) and not sections.of_strings:
+            sizes = [int(n) for n in sections]
+            if min(sizes, default=0) < 0 or sum(sizes) > rotated:
+                raise self._error(f"{self.arch}.rope.dimension_sections {sizes} do not fit into {rotated}")
 
     def _check_experts(self, layers: int) -> None:
         experts = self._count("expert_count", 0, MAX_EXPERTS)
@@ -200,7 +245,9 @@ class GGUFHeader:
         groups = self._count("expert_group_count", 0, max(0, experts - 1))
         if groups > 1:
             if experts % groups:
-                raise self._error(f"{self.arch}.expert_count ({experts}) is no multiple of expert_group_count ({groups})")
+                raise self._error(
+                    f"{self.arch}.expert_count ({experts}) is no multiple of expert_group_count ({groups})"
+                )
             self._count("expert_group_used_count", 1, groups - 1)
 
     def _count(self, name: str, low: int, high: int) -> int:
@@ -252,7 +299,9 @@ def _read_parts(header: GGUFHeader, count: int) -> None:
     for number in range(2, count + 1):
         part = _read_file(_part_name(match["prefix"], number, count))
         if part.types.get("split.no") != _U16 or part.metadata["split.no"] != number - 1:
-            raise part._error(f"it is not part {number} of {count}: its split.no is {part.metadata.get('split.no')!r}")
+            raise part._error(
+                f"it is not part {number} of {count}: its split.no is {part.metadata.get('split.no')!r}"
+            )
         if twice := header.tensors.keys() & part.tensors.keys():
             raise part._error(f"the tensor {min(twice)!r} is in another part as well")
         header.tensors |= part.tensors
@@ -305,7 +354,8 @@ class _Reader:
         start = self.position
         if n_bytes > self.size - start:
             raise self.error(
-                f"the file is truncated: {what} needs {n_bytes} bytes at offset {start}, the file ends at {self.size}"
+                f"the file is truncated: {what} needs {n_bytes} bytes at offset {start}, "
+                f"the file ends at {self.size}"
             )
         self.position = start + n_bytes
         return start
@@ -333,12 +383,16 @@ class _Reader:
         n_keys = self.scalar("<Q", "the number of metadata keys")
         # The smallest key takes 13 bytes and the smallest tensor 24: no need to loop over absurd counts.
         if n_keys * 13 + n_tensors * 24 > self.size:
-            raise self.error(f"damaged: it claims {n_keys} metadata keys and {n_tensors} tensors in {self.size} bytes")
+            raise self.error(
+                f"damaged: it claims {n_keys} metadata keys and {n_tensors} tensors in {self.size} bytes"
+            )
         header = GGUFHeader(self.path, version, DEFAULT_ALIGNMENT, {}, parts=[self.path], size=self.size)
         for i in range(n_keys):
             key = self.string(f"the name of metadata key {i + 1}")
             if not key or key in header.metadata:
-                raise self.error(f"damaged: metadata key {i + 1} is {'there twice' if key else 'empty'}: {key!r}")
+                raise self.error(
+                    f"damaged: metadata key {i + 1} is {'there twice' if key else 'empty'}: {key!r}"
+                )
             header.types[key], header.metadata[key] = self.value(key)
         header.alignment = self.alignment(header)
         self.tensor_list(header, n_tensors)
@@ -365,12 +419,19 @@ class _Reader:
             self.need(count * struct.calcsize(_SCALARS[value_type]), key)
         else:
             raise self.error(f"damaged: the array {key} has elements of the unknown type {value_type}")
-        return GGUFArray(self.path, value_type, count, start)
+        return GGUFArray(self.path, value_type, count, start, self.position - start)
 
     def skip_strings(self, count: int, key: str) -> None:
         if count * 8 > self.size - self.position:
-            raise self.error(f"the file is truncated: {key} claims {count} strings, the file ends at {self.size}")
-        unpack, data, position, last = struct.Struct("<Q").unpack_from, self.data, self.position, self.size - 8
+            raise self.error(
+                f"the file is truncated: {key} claims {count} strings, the file ends at {self.size}"
+            )
+        unpack, data, position, last = (
+            struct.Struct("<Q").unpack_from,
+            self.data,
+            self.position,
+            self.size - 8,
+        )
         for _ in range(count):
             if position > last:
                 break
@@ -381,7 +442,11 @@ class _Reader:
 
     def alignment(self, header: GGUFHeader) -> int:
         alignment = header.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if header.types.get("general.alignment", _U32) != _U32 or alignment <= 0 or alignment & (alignment - 1):
+        if (
+            header.types.get("general.alignment", _U32) != _U32
+            or alignment <= 0
+            or alignment & (alignment - 1)
+        ):
             raise self.error(f"damaged: general.alignment is {alignment!r}, not a power of two")
         return int(alignment)
 
@@ -408,7 +473,9 @@ class _Reader:
             if n_elements >= 1 << 63 or (shape and shape[0] % block):
                 raise self.error(f"damaged: the tensor {name} of type {type_name} has the shape {shape}")
             if offset != relative:
-                raise self.error(f"damaged: the tensor {name} is said to be at {offset}, it should be at {relative}")
+                raise self.error(
+                    f"damaged: the tensor {name} is said to be at {offset}, it should be at {relative}"
+                )
             n_bytes = n_elements // block * block_bytes
             relative += -(-n_bytes // header.alignment) * header.alignment
             entries.append((name, shape, type_name, n_bytes))

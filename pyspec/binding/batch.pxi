@@ -5,9 +5,9 @@
 cdef class Batch:
     """Entries for one computation, up to the context's n_batch; ``clear()`` and refill it for the next.
 
-    All entries must be of one kind: tokens (:meth:`add`), embeddings (:meth:`add_embd`), or tokens with a hidden
-    state (:meth:`add`, then :meth:`set_embd_token`). Every entry has a position; llama.cpp does not count for you.
-    An entry's number is its index in the results.
+    All entries must be of one kind: tokens (:meth:`add`), embeddings (:meth:`add_embd`), or tokens with a
+    hidden state (:meth:`add`, then :meth:`set_embd_token`). Every entry has a position; llama.cpp does not
+    count for you. An entry's number is its index in the results.
 
     Args:
         context: the context it will be computed with.
@@ -74,13 +74,17 @@ cdef class Batch:
             return as_int("seq", seq, 0, last)
         members = [as_int("seq", member, 0, last) for member in seq]
         if not members or len(set(members)) != len(members):
-            raise InvalidRequest(f"seq must be one or several different sequences, not {seq!r}", name="seq", value=seq)
+            raise InvalidRequest(
+                f"seq must be one or several different sequences, not {seq!r}", name="seq", value=seq
+            )
         rest += members[1:]
         return members[0]
 
     cdef int need_room(self) except -1:
         if self.n >= self.context.n_batch:
-            raise InvalidRequest(f"the batch is full: n_batch is {self.context.n_batch}", name="batch", value=self.n)
+            raise InvalidRequest(
+                f"the batch is full: n_batch is {self.context.n_batch}", name="batch", value=self.n
+            )
         return 0
 
     cdef int finish_entry(
@@ -139,7 +143,9 @@ cdef class Batch:
         cdef const float[::1] view = self.embedding(embd)
         given = [pos] * n_pos if isinstance(pos, (int, np.integer)) else list(pos)
         if len(given) != n_pos:
-            raise InvalidRequest(f"pos must be {n_pos} position(s) for this model, not {pos!r}", name="pos", value=pos)
+            raise InvalidRequest(
+                f"pos must be {n_pos} position(s) for this model, not {pos!r}", name="pos", value=pos
+            )
         for i in range(n_pos):
             positions[i] = as_int("pos", given[i], 0, MAX_POSITION)
         cdef llama_seq_id first = self.first_sequence(seq, rest)
@@ -210,8 +216,10 @@ cdef class Batch:
             raise InvalidRequest("the batch was made for another context", name="batch", value=self)
         check_batch_size(context, self.n)
         if self.n_tokens not in (0, self.n) or self.n_embds not in (0, self.n):
-            raise InvalidRequest("the entries of a batch must all be tokens, all be embeddings, or all be both",
-                                 name="batch", value=self)
+            raise InvalidRequest(
+                "the entries of a batch must all be tokens, all be embeddings, or all be both",
+                name="batch", value=self,
+            )
         arch = context.model_arch()
         if encode or context.memory_ptr == NULL:
             self.check_encode(context, arch, encode)
@@ -226,14 +234,17 @@ cdef class Batch:
             raise UnsupportedModel("the model has no encoder; use process()")
         if self.n > context.n_ubatch or self.n > context.n_outputs_max:
             raise InvalidRequest(
-                f"an encoder computes a batch at once: it must fit into n_ubatch ({context.n_ubatch}) and n_outputs_max "
-                f"({context.n_outputs_max}); it has {self.n} entries", name="batch", value=self.n,
+                f"an encoder computes a batch at once: it must fit into n_ubatch ({context.n_ubatch}) and "
+                f"n_outputs_max ({context.n_outputs_max}); it has {self.n} entries",
+                name="batch", value=self.n,
             )
         if self.width not in (0, self.encoder_width):
             raise InvalidRequest(f"the encoder takes rows of {self.encoder_width} numbers, not {self.width}",
                                  name="batch", value=self.width)
         if arch in ("eagle3", "dflash") and (self.n_tokens or not self.n_embds):
-            raise InvalidRequest("this encoder takes hidden states of the target: use add_embd()", name="batch")
+            raise InvalidRequest(
+                "this encoder takes hidden states of the target: use add_embd()", name="batch"
+            )
         return 0
 
     cdef int check_decode(self, Context context, str arch) except -1:
@@ -242,17 +253,23 @@ cdef class Batch:
             raise InvalidRequest(f"the decoder takes rows of {self.decoder_width} numbers, not {self.width}",
                                  name="batch", value=self.width)
         if (arch == "eagle3" or context.ctx_type == "mtp") and not (self.n_tokens and self.n_embds):
-            raise InvalidRequest("this decoder takes a hidden state with every token: use add() and set_embd_token()",
-                                 name="batch")
+            raise InvalidRequest(
+                "this decoder takes a hidden state with every token: use add() and set_embd_token()",
+                name="batch",
+            )
         if arch == "dflash" and self.n_tokens:
             for count in self.of_sequence:
                 if count and block and count != block:
-                    raise InvalidRequest("a block-diffusion draft needs as many tokens of each sequence as of the "
-                                         "others", name="batch")
+                    raise InvalidRequest(
+                        "a block-diffusion draft needs as many tokens of each sequence as of the others",
+                        name="batch",
+                    )
                 block = count or block
             if self.n > context.n_ubatch:
-                raise InvalidRequest(f"a block-diffusion draft is computed at once: the batch must fit into n_ubatch "
-                                     f"({context.n_ubatch}); it has {self.n} entries", name="batch", value=self.n)
+                raise InvalidRequest(
+                    f"a block-diffusion draft is computed at once: the batch must fit into n_ubatch "
+                    f"({context.n_ubatch}); it has {self.n} entries", name="batch", value=self.n,
+                )
         return 0
 
 

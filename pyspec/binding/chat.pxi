@@ -14,7 +14,8 @@ def apply_chat_template(template, messages, add_generation_prompt=True) -> str:
     """Write a conversation as the prompt a model was trained on.
 
     Args:
-        template: a name from :func:`chat_builtin_templates`, or a model's Jinja template, which is recognised if
+        template: a name from :func:`chat_builtin_templates`, or a model's Jinja template, which is recognised
+        if
             it is one of those; None means ChatML.
         messages: pairs of role and content, or dicts with these keys.
         add_generation_prompt: end with what starts the assistant's turn.

@@ -21,7 +21,9 @@ cdef double as_float(str name, object value, double low, double high) except? -1
         raise InvalidRequest(f"{name} must be a number, not {value!r}", name=name, value=value) from None
     if not low <= number <= high:
         if low == -math.inf or high == math.inf:
-            bounds = "a number" if low == -high else f"at least {low:g}" if high == math.inf else f"at most {high:g}"
+            bounds = f"at least {low:g}" if high == math.inf else f"at most {high:g}"
+            if low == -high:
+                bounds = "a number"
         else:
             bounds = f"between {low:g} and {high:g}"
         raise InvalidRequest(f"{name} must be {bounds}, not {value!r}", name=name, value=value)
@@ -86,7 +88,9 @@ cdef int as_tokens(str name, object value, int32_t n_vocab, vector[llama_token] 
     try:
         iterator = iter(value)
     except TypeError:
-        raise InvalidRequest(f"{name} must be a sequence of token ids, not {value!r}", name=name, value=value) from None
+        raise InvalidRequest(
+            f"{name} must be a sequence of token ids, not {value!r}", name=name, value=value
+        ) from None
     for item in iterator:
         try:
             token = operator.index(item)
@@ -99,16 +103,3 @@ cdef int as_tokens(str name, object value, int32_t n_vocab, vector[llama_token] 
             )
         out.push_back(<llama_token> token)
     return 0
-
-
-cdef object as_rows(str name, object value, Py_ssize_t width):
-    """`value` as a C-contiguous float32 array whose size is a multiple of `width`."""
-    try:
-        array = np.ascontiguousarray(value, dtype=np.float32)
-    except (TypeError, ValueError):
-        raise InvalidRequest(f"{name} must be an array of numbers, not {value!r}", name=name, value=value) from None
-    if array.size == 0 or array.shape[-1] != width:
-        raise InvalidRequest(
-            f"{name} must have rows of {width} numbers, not the shape {array.shape}", name=name, value=array.shape
-        )
-    return array

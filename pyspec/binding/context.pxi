@@ -12,19 +12,19 @@ cdef extern from "interrupt.hpp" namespace "pyspec" nogil:
     cpp_bool abort_callback(void * flag) noexcept
 
 
-# Architectures whose graphs hand out the inputs of their layers, and those that do so behind the last layer as
-# well; for the others libllama ends the process when asked (llama-graph.cpp, models/*.cpp: t_layer_inp).
+# Architectures whose graphs hand out the inputs of their layers, and those that do so behind the last layer
+# as well; for the others libllama ends the process when asked (llama-graph.cpp, models/*.cpp: t_layer_inp).
 cdef frozenset LAYER_INPUT_ARCHS = frozenset({
-    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama",
-    "llama-embed", "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe",
-    "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe",
+    "llama", "llama-embed", "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h",
+    "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
 })
 cdef frozenset LAST_LAYER_INPUT_ARCHS = frozenset({"deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe"})
 # Architectures that compute a hidden state for NextN drafting (models/*.cpp: t_h_nextn).
 cdef frozenset NEXTN_ARCHS = frozenset({
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "dflash", "eagle3", "gemma4",
-    "gemma4-assistant", "glm-dsa", "glm4moe", "glm5-next", "gpt-oss", "hy_v3", "mimo2", "mistral4", "nemotron_h",
-    "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35",
+    "gemma4-assistant", "glm-dsa", "glm4moe", "glm5-next", "gpt-oss", "hy_v3", "mimo2", "mistral4",
+    "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35",
 })
 # Positions are 32-bit; this leaves room for batches behind the last one.
 cdef int64_t MAX_POSITION = (1 << 30) - 1
@@ -42,8 +42,9 @@ cdef dict DECODE_ERRORS = {
 cdef class Context:
     """A memory for sequences of tokens, and the computations on it.
 
-    One thread at a time: a second one gets Busy. What a call returns as an array without copying is read-only, and
-    while such an array is alive, calls that would overwrite it raise BufferInUse: copy() it or delete it.
+    One thread at a time: a second one gets Busy. What a call returns as an array without copying is
+    read-only, and while such an array is alive, calls that would overwrite it raise BufferInUse: copy() it or
+    delete it.
 
     Args:
         model: a model loaded with its weights.
@@ -75,8 +76,8 @@ cdef class Context:
         samplers: ``{sequence: SamplerChain}``, chains that run in the compute graph.
         ctx_other: the target's context, for draft heads that borrow its embeddings or memory.
 
-    The sizes libllama settled on are attributes: n_ctx, n_ctx_seq (positions of one sequence), n_batch, n_ubatch,
-    n_seq_max, n_rs_seq, n_outputs_max, n_outputs_max_per_seq.
+    The sizes libllama settled on are attributes: n_ctx, n_ctx_seq (positions of one sequence), n_batch,
+    n_ubatch, n_seq_max, n_rs_seq, n_outputs_max, n_outputs_max_per_seq.
 
     Raises:
         InvalidRequest: a parameter cannot work; the message says which and why.
@@ -86,8 +87,9 @@ cdef class Context:
     def __init__(
         self, Model model not None, *, n_ctx=512, n_batch=2048, n_ubatch=512, n_seq_max=1, n_rs_seq=0,
         n_outputs_max=0, n_outputs_max_per_seq=1, n_threads=0, n_threads_batch=0, ctx_type="default",
-        rope_scaling_type=None, rope_freq_base=0.0, rope_freq_scale=0.0, yarn_ext_factor=-1.0, yarn_attn_factor=-1.0,
-        yarn_beta_fast=-1.0, yarn_beta_slow=-1.0, yarn_orig_ctx=0, pooling_type=None, attention_type=None,
+        rope_scaling_type=None, rope_freq_base=0.0, rope_freq_scale=0.0, yarn_ext_factor=-1.0,
+        yarn_attn_factor=-1.0, yarn_beta_fast=-1.0, yarn_beta_slow=-1.0, yarn_orig_ctx=0, pooling_type=None,
+        attention_type=None,
         flash_attn="auto", type_k="f16", type_v="f16", embeddings=False, offload_kqv=True, no_perf=True,
         op_offload=True, swa_full=False, kv_unified=False, samplers=None, ctx_other=None,
     ):
@@ -96,12 +98,15 @@ cdef class Context:
         cdef vector[llama_sampler_seq_config] configs
         cdef Context other = None
         given = {
-            "n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max, "n_rs_seq": n_rs_seq,
-            "n_outputs_max": n_outputs_max, "n_outputs_max_per_seq": n_outputs_max_per_seq, "n_threads": n_threads,
-            "n_threads_batch": n_threads_batch, "ctx_type": ctx_type, "rope_scaling_type": rope_scaling_type,
-            "rope_freq_base": rope_freq_base, "rope_freq_scale": rope_freq_scale, "yarn_ext_factor": yarn_ext_factor,
-            "yarn_attn_factor": yarn_attn_factor, "yarn_beta_fast": yarn_beta_fast, "yarn_beta_slow": yarn_beta_slow,
-            "yarn_orig_ctx": yarn_orig_ctx, "pooling_type": pooling_type, "attention_type": attention_type,
+            "n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max,
+            "n_rs_seq": n_rs_seq, "n_outputs_max": n_outputs_max,
+            "n_outputs_max_per_seq": n_outputs_max_per_seq, "n_threads": n_threads,
+            "n_threads_batch": n_threads_batch, "ctx_type": ctx_type,
+            "rope_scaling_type": rope_scaling_type, "rope_freq_base": rope_freq_base,
+            "rope_freq_scale": rope_freq_scale, "yarn_ext_factor": yarn_ext_factor,
+            "yarn_attn_factor": yarn_attn_factor, "yarn_beta_fast": yarn_beta_fast,
+            "yarn_beta_slow": yarn_beta_slow, "yarn_orig_ctx": yarn_orig_ctx, "pooling_type": pooling_type,
+            "attention_type": attention_type,
             "flash_attn": flash_attn, "type_k": type_k, "type_v": type_v, "embeddings": embeddings,
             "offload_kqv": offload_kqv, "no_perf": no_perf, "op_offload": op_offload, "swa_full": swa_full,
             "kv_unified": kv_unified,
@@ -122,7 +127,8 @@ cdef class Context:
             params.ctx_other = other.ptr
         attached = {}
         if samplers:
-            attached = take_chains(samplers, params.n_seq_max, llama_vocab_n_tokens(model.handle.vocab), configs)
+            attached = take_chains(
+                samplers, params.n_seq_max, llama_vocab_n_tokens(model.handle.vocab), configs)
             params.samplers = configs.data()
             params.n_samplers = configs.size()
         begin_call()
@@ -150,7 +156,8 @@ cdef class Context:
         if params.n_outputs_max == 0 or llama_model_has_encoder(self.handle.ptr):
             self.n_outputs_max = self.n_batch
         self.n_outputs_max = min(self.n_outputs_max, self.n_batch)
-        self.n_outputs_max_per_seq = min(params.n_outputs_max_per_seq or self.n_outputs_max, self.n_outputs_max)
+        self.n_outputs_max_per_seq = min(
+            params.n_outputs_max_per_seq or self.n_outputs_max, self.n_outputs_max)
         self.kv_unified = params.kv_unified
         self.ctx_type = ctx_type
         self.embeddings_on = params.embeddings
@@ -256,10 +263,10 @@ cdef class Context:
             tokens: token ids, at most n_batch.
             pos: positions: None continues each sequence, an int is the first one's with the rest following, a
                 sequence has one per token.
-            seq_ids: the sequence of all tokens, or one entry per token: an int, or a sequence of ints for a token
-                that several sequences share.
-            outputs: which tokens' results are wanted: None the last one's, a bool for all or none, or one bool per
-                token.
+            seq_ids: the sequence of all tokens, or one entry per token: an int, or a sequence of ints for a
+                token that several sequences share.
+            outputs: which tokens' results are wanted: None the last one's, a bool for all or none, or one
+                bool per token.
 
         Raises:
             InvalidRequest: a token, position, sequence or count is out of range.
@@ -308,7 +315,8 @@ cdef class Context:
         run_batch(self, NULL, batch.ptr, LLAMA_PROCESS_TYPE_DECODE, batch.n)
 
     def encode(self, Batch batch not None) -> None:
-        """Compute a :class:`Batch` with the model's encoder; all entries are outputs and are computed at once.
+        """Compute a :class:`Batch` with the model's encoder; all entries are outputs and are computed at
+        once.
 
         Raises:
             UnsupportedModel: the model has no encoder.
@@ -328,7 +336,8 @@ cdef class Context:
             self.leave()
 
     def abort(self) -> None:
-        """Make the running computation, and every later one until :meth:`clear_abort`, end with DecodeError code 2.
+        """Make the running computation, and every later one until :meth:`clear_abort`, end with DecodeError
+        code 2.
 
         Callable from any thread. Only the CPU backend looks.
         """
@@ -384,7 +393,9 @@ cdef class Context:
             masked: keep those of output tokens only, instead of all tokens.
         """
         if value and self.model_arch() not in NEXTN_ARCHS:
-            raise UnsupportedModel(f"the architecture {self.model_arch()!r} has no hidden state for NextN layers")
+            raise UnsupportedModel(
+                f"the architecture {self.model_arch()!r} has no hidden state for NextN layers"
+            )
         self.enter(True)
         llama_set_embeddings_nextn(self.ptr, bool(value), bool(masked))
         self.nextn_on = bool(value)
@@ -419,8 +430,8 @@ cdef class Context:
     def set_sampler(self, seq, SamplerChain chain) -> bool:
         """Run a sampler chain for a sequence in the compute graph, or None to stop.
 
-        The longest prefix of the chain that the backend supports runs there. A chain can be attached once; attach
-        its clone() next time. While attached, the chain stays this context's.
+        The longest prefix of the chain that the backend supports runs there. A chain can be attached once;
+        attach its clone() next time. While attached, the chain stays this context's.
 
         Returns:
             False if nothing of the chain can run in the graph: then it is not attached.
@@ -433,8 +444,8 @@ cdef class Context:
     # -- results, see results.pxi --------------------------------------------------------------------------
 
     def logits(self, i=-1) -> np.ndarray:
-        """Logits of a row: float32, read-only, not copied. Where the sequence has a backend sampler: what that left
-        of them, in the order of :meth:`sampled_candidates`.
+        """Logits of a row: float32, read-only, not copied. Where the sequence has a backend sampler: what
+        that left of them, in the order of :meth:`sampled_candidates`.
 
         Args:
             i: the token's index in the batch, or a negative number counting output rows from the end.
@@ -446,7 +457,9 @@ cdef class Context:
         return embeddings_row(self, i)
 
     def embeddings_seq(self, seq) -> np.ndarray:
-        """Pooled embedding of a sequence of the last batch, or its rank scores (float32, read-only, not copied)."""
+        """Pooled embedding of a sequence of the last batch, or its rank scores (float32, read-only, not
+        copied).
+        """
         return embeddings_of_sequence(self, seq)
 
     def embeddings_nextn(self, i) -> np.ndarray:
@@ -456,8 +469,8 @@ cdef class Context:
         return nextn_row(self, i)
 
     def embeddings_layer_inp(self, layer) -> np.ndarray:
-        """Inputs of a layer, n_batch rows of which the first ones are the last batch's tokens (float32, read-only,
-        not copied); see :meth:`set_embeddings_layer_inp`.
+        """Inputs of a layer, n_batch rows of which the first ones are the last batch's tokens (float32,
+        read-only, not copied); see :meth:`set_embeddings_layer_inp`.
         """
         return layer_input_rows(self, layer)
 
@@ -474,8 +487,8 @@ cdef class Context:
         return sampled_row(self, SAMPLED_LOGITS, i)
 
     def sampled_candidates(self, i=-1) -> np.ndarray | None:
-        """Token ids that belong to :meth:`sampled_logits` and :meth:`sampled_probs` (int32, read-only, not copied);
-        None when they are all tokens in order.
+        """Token ids that belong to :meth:`sampled_logits` and :meth:`sampled_probs` (int32, read-only, not
+        copied); None when they are all tokens in order.
         """
         return sampled_row(self, SAMPLED_CANDIDATES, i)
 
@@ -497,8 +510,8 @@ cdef class Context:
 
         Args:
             seq: the sequence.
-            partial_only: leave out what can be restored by removing positions: of a sliding-window model only the
-                window, of a hybrid model only the recurrent state. Other models save everything.
+            partial_only: leave out what can be restored by removing positions: of a sliding-window model only
+                the window, of a hybrid model only the recurrent state. Other models save everything.
             on_device: leave the tensors in buffers of this context; the bytes are then small, belong to this
                 context, and are outdated by the next such save of the same sequence.
         """
@@ -509,7 +522,8 @@ cdef class Context:
         """Restore a sequence, replacing what it held; the flags must be those of the save.
 
         Raises:
-            StateError: the bytes are damaged, or from another model, layout, or (on_device) time. The sequence is
+            StateError: the bytes are damaged, or from another model, layout, or (on_device) time. The
+            sequence is
                 untouched when the bytes themselves are at fault, and empty when they do not fit the memory.
         """
         seq_state_set(self, data, seq, partial_only, on_device)
@@ -537,8 +551,9 @@ cdef class Context:
     # -- figures -------------------------------------------------------------------------------------------
 
     def perf(self) -> dict[str, float]:
-        """Counters since creation or :meth:`reset_perf`: ``t_load_ms``, ``t_p_eval_ms`` and ``n_p_eval`` (batches),
-        ``t_eval_ms`` and ``n_eval`` (single tokens), ``n_reused`` (graphs). Times need ``no_perf=False``.
+        """Counters since creation or :meth:`reset_perf`: ``t_load_ms``, ``t_p_eval_ms`` and ``n_p_eval``
+        (batches), ``t_eval_ms`` and ``n_eval`` (single tokens), ``n_reused`` (graphs). Times need
+        ``no_perf=False``.
         """
         cdef llama_perf_context_data data
         self.enter(False)
@@ -555,19 +570,19 @@ cdef class Context:
         llama_perf_context_reset(self.ptr)
         self.leave()
 
-    def memory_breakdown(self) -> dict[str, dict[str, int]]:
-        """Bytes by kind of buffer: ``{"CPU": {"model": ..., "context": ..., "compute": ...}}``."""
+    def memory_breakdown(self) -> dict[str, int]:
+        """Bytes on all devices: ``"model"``, the weights; ``"context"``, this context's memory and results;
+        ``"compute"``, intermediate results.
+        """
         cdef llama_memory_breakdown parts
-        result = {}
+        cdef size_t model = 0, context = 0, compute = 0
         self.enter(False)
         try:
             parts = llama_get_memory_breakdown(self.ptr)
         finally:
             self.leave()
         for part in parts:
-            sums = result.setdefault(ggml_backend_buft_name(part.first).decode(),
-                                     {"model": 0, "context": 0, "compute": 0})
-            sums["model"] += part.second.model
-            sums["context"] += part.second.context
-            sums["compute"] += part.second.compute
-        return result
+            model += part.second.model
+            context += part.second.context
+            compute += part.second.compute
+        return {"model": model, "context": context, "compute": compute}

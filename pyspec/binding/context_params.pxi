@@ -14,7 +14,10 @@ cdef dict POOLING_TYPES = {
     "last": LLAMA_POOLING_TYPE_LAST,
     "rank": LLAMA_POOLING_TYPE_RANK,
 }
-cdef dict ATTENTION_TYPES = {"causal": LLAMA_ATTENTION_TYPE_CAUSAL, "non-causal": LLAMA_ATTENTION_TYPE_NON_CAUSAL}
+cdef dict ATTENTION_TYPES = {
+    "causal": LLAMA_ATTENTION_TYPE_CAUSAL,
+    "non-causal": LLAMA_ATTENTION_TYPE_NON_CAUSAL,
+}
 cdef dict FLASH_ATTN = {
     "auto": LLAMA_FLASH_ATTN_TYPE_AUTO,
     "on": LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -46,13 +49,15 @@ cdef llama_context_params make_context_params(Model model, dict given) except *:
     params.n_outputs_max = as_int("n_outputs_max", given["n_outputs_max"], 0, 1 << 30)
     params.n_outputs_max_per_seq = as_int("n_outputs_max_per_seq", given["n_outputs_max_per_seq"], 0, 1 << 30)
     params.n_threads = as_int("n_threads", given["n_threads"], 0, MAX_THREADS) or default_threads()
-    params.n_threads_batch = as_int("n_threads_batch", given["n_threads_batch"], 0, MAX_THREADS) or params.n_threads
+    params.n_threads_batch = as_int("n_threads_batch", given["n_threads_batch"], 0, MAX_THREADS)
+    params.n_threads_batch = params.n_threads_batch or params.n_threads
     params.ctx_type = <llama_context_type> as_choice("ctx_type", given["ctx_type"], CONTEXT_TYPES)
     if given["rope_scaling_type"] is not None:
         params.rope_scaling_type = <llama_rope_scaling_type> as_choice(
             "rope_scaling_type", given["rope_scaling_type"], ROPE_SCALING_TYPES)
     if given["pooling_type"] is not None:
-        params.pooling_type = <llama_pooling_type_t> as_choice("pooling_type", given["pooling_type"], POOLING_TYPES)
+        params.pooling_type = <llama_pooling_type_t> as_choice(
+            "pooling_type", given["pooling_type"], POOLING_TYPES)
     if given["attention_type"] is not None:
         params.attention_type = <llama_attention_type> as_choice(
             "attention_type", given["attention_type"], ATTENTION_TYPES)
@@ -73,7 +78,9 @@ cdef llama_context_params make_context_params(Model model, dict given) except *:
     params.swa_full = bool(given["swa_full"])
     params.kv_unified = bool(given["kv_unified"])
     if not model.use().has_weights:
-        raise InvalidRequest("the model was loaded with vocab_only=True and cannot compute", name="model", value=model)
+        raise InvalidRequest(
+            "the model was loaded with vocab_only=True and cannot compute", name="model", value=model
+        )
     check_context_sizes(model, &params)
     check_cache_types(model, &params)
     check_context_type(model, &params)
@@ -90,13 +97,13 @@ cdef int check_context_sizes(Model model, llama_context_params * params) except 
         n_outputs, name = n_batch, "n_batch (which bounds the outputs)"
     if n_outputs < params.n_seq_max:
         raise InvalidRequest(
-            f"{name} is {n_outputs}, but each of the {params.n_seq_max} sequences (n_seq_max) needs room for an output",
-            name="n_outputs_max", value=params.n_outputs_max,
+            f"{name} is {n_outputs}, but each of the {params.n_seq_max} sequences (n_seq_max) needs room for "
+            "an output", name="n_outputs_max", value=params.n_outputs_max,
         )
     if params.n_rs_seq and (model.is_hybrid or model.is_recurrent) and n_ubatch <= params.n_rs_seq + 1:
         raise InvalidRequest(
-            f"n_rs_seq={params.n_rs_seq} needs an n_ubatch of at least {params.n_rs_seq + 2}, it is {n_ubatch}",
-            name="n_rs_seq", value=params.n_rs_seq,
+            f"n_rs_seq={params.n_rs_seq} needs an n_ubatch of at least {params.n_rs_seq + 2}, it is "
+            f"{n_ubatch}", name="n_rs_seq", value=params.n_rs_seq,
         )
     return 0
 
@@ -111,11 +118,15 @@ cdef int check_cache_types(Model model, llama_context_params * params) except -1
             continue
         key = "key_length" if what == "type_k" else "value_length"
         given = meta_value(model.handle, f"{model.arch}.attention.{key}".encode())
-        head = int(given) if given is not None and given.isdecimal() else llama_model_n_embd(model.handle.ptr) // n_head
+        head = llama_model_n_embd(model.handle.ptr) // n_head
+        if given is not None and given.isdecimal():
+            head = int(given)
         if head % block:
             name = ggml_type_name(<ggml_type> cache_type).decode()
-            raise InvalidRequest(f"{what}={name!r} needs attention heads whose size is a multiple of {block}; this "
-                                 f"model's heads have {head}", name=what, value=name)
+            raise InvalidRequest(
+                f"{what}={name!r} needs attention heads whose size is a multiple of {block}; this model's "
+                f"heads have {head}", name=what, value=name,
+            )
     return 0
 
 
@@ -143,8 +154,10 @@ cdef int check_ctx_other(Model model, Context other) except -1:
             ("n_vocab", llama_vocab_n_tokens(model.handle.vocab), llama_vocab_n_tokens(other.handle.vocab)),
         ):
             if mine != others:
-                raise InvalidRequest(f"ctx_other is of another kind of model: its {what} is {others}, this model's is "
-                                     f"{mine}", name="ctx_other", value=other)
+                raise InvalidRequest(
+                    f"ctx_other is of another kind of model: its {what} is {others}, this model's is {mine}",
+                    name="ctx_other", value=other,
+                )
     elif arch == "gemma4-assistant" and other.model.arch != "gemma4":
         raise InvalidRequest(f"ctx_other must be a context of a gemma4 model, not of {other.model.arch!r}",
                              name="ctx_other", value=other)

@@ -18,12 +18,16 @@ cdef int check_batch_size(Context context, size_t n) except -1:
     if n == 0:
         raise InvalidRequest("the batch is empty", name="tokens", value=0)
     if n > context.n_batch:
-        raise InvalidRequest(f"the batch has {n} tokens, n_batch is {context.n_batch}: split it", name="tokens", value=n)
+        raise InvalidRequest(
+            f"the batch has {n} tokens, n_batch is {context.n_batch}: split it", name="tokens", value=n
+        )
     if n > context.n_ubatch and context.ptr != NULL and (
         context.memory_ptr == NULL or not llama_get_causal_attn(context.ptr)
     ):
-        raise InvalidRequest(f"without causal attention a batch must fit into n_ubatch ({context.n_ubatch}); it has {n} "
-                             "tokens", name="tokens", value=n)
+        raise InvalidRequest(
+            f"without causal attention a batch must fit into n_ubatch ({context.n_ubatch}); it has {n} "
+            "tokens", name="tokens", value=n,
+        )
     return 0
 
 
@@ -32,8 +36,10 @@ cdef int check_outputs(Context context, size_t n, int64_t n_outputs) except -1:
     if context.embeddings_on or context.memory_ptr == NULL:
         n_outputs = n  # whatever the flags say
     if n_outputs > context.n_outputs_max:
-        raise InvalidRequest(f"the batch has {n_outputs} output rows, n_outputs_max is {context.n_outputs_max}",
-                             name="outputs", value=n_outputs)
+        raise InvalidRequest(
+            f"the batch has {n_outputs} output rows, n_outputs_max is {context.n_outputs_max}",
+            name="outputs", value=n_outputs,
+        )
     return 0
 
 
@@ -60,7 +66,9 @@ cdef int fill_sequences(
     cdef int64_t last = <int64_t> context.n_seq_max - 1
     entries = [seq_ids] * n if isinstance(seq_ids, (int, np.integer)) else list(seq_ids)
     if len(entries) != n:
-        raise InvalidRequest(f"seq_ids has {len(entries)} entries for {n} tokens", name="seq_ids", value=seq_ids)
+        raise InvalidRequest(
+            f"seq_ids has {len(entries)} entries for {n} tokens", name="seq_ids", value=seq_ids
+        )
     for entry in entries:
         members = [entry] if isinstance(entry, (int, np.integer)) else list(entry)
         if not members or len(set(members)) != len(members):
@@ -81,7 +89,9 @@ cdef int fill_outputs(object outputs, size_t n, vector[int8_t] & out) except -1:
     else:
         flags = list(outputs)
         if len(flags) != n:
-            raise InvalidRequest(f"outputs has {len(flags)} entries for {n} tokens", name="outputs", value=outputs)
+            raise InvalidRequest(
+                f"outputs has {len(flags)} entries for {n} tokens", name="outputs", value=outputs
+            )
         for i in range(n):
             out[i] = 1 if flags[i] else 0
     return 0
@@ -103,7 +113,7 @@ cdef int run_batch(
                 code = llama_decode(context.ptr, batch[0])
     except Exception as error:
         failure = error
-        context.broken = f"libllama failed inside a computation ({error}); the context cannot be used any more"
+        context.broken = f"libllama failed inside a computation ({error}); create a new context"
     finally:
         context.leave()
     if failure is not None:

@@ -92,7 +92,7 @@ start_library()
 
 
 def llama_version() -> str:
-    """libllama's version, e.g. ``"0.5.0"``."""
+    """The version of libllama, e.g. ``"0.5.0"``."""
     return c_llama_version().decode()
 
 
@@ -114,7 +114,8 @@ def devices() -> list[dict[str, object]]:
 
     Returns:
         One dict a device: ``name`` (what ``Model(devices=...)`` takes), ``description``, ``type`` (``"cpu"``,
-        ``"gpu"``, ``"igpu"``, ``"accel"`` or ``"meta"``), ``backend``, ``memory_free`` and ``memory_total`` in bytes.
+        ``"gpu"``, ``"igpu"``, ``"accel"`` or ``"meta"``), ``backend``, ``memory_free`` and ``memory_total``
+        in bytes.
     """
     cdef size_t free, total
     cdef ggml_backend_dev_t device
@@ -155,5 +156,5 @@ def supports_mlock() -> bool:
 
 
 def time_us() -> int:
-    """libllama's clock, in microseconds."""
+    """The clock of libllama, in microseconds."""
     return llama_time_us()

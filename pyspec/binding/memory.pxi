@@ -4,8 +4,8 @@
 cdef class Memory:
     """The tokens a context remembers, by sequence; from ``Context.memory``.
 
-    Ranges of positions are half-open, ``[p0, p1)``; a negative `p0` means 0 and a negative `p1` no end. For an
-    architecture without a memory everything is empty.
+    Ranges of positions are half-open, ``[p0, p1)``; a negative `p0` means 0 and a negative `p1` no end. For
+    an architecture without a memory everything is empty.
     """
 
     cdef Context context
@@ -23,8 +23,8 @@ cdef class Memory:
     def seq_rm(self, seq, p0=-1, p1=-1) -> bool:
         """Forget a range of a sequence.
 
-        Recurrent states can forget a whole sequence, and of the end at most n_rs_seq tokens, once per decode and
-        only as many as that decode added; libllama does not check the last part.
+        Recurrent states can forget a whole sequence, and of the end at most n_rs_seq tokens, once per decode
+        and only as many as that decode added; libllama does not check the last part.
 
         Args:
             seq: the sequence, or -1 for all.
@@ -61,8 +61,8 @@ cdef class Memory:
                 not self.context.kv_unified or self.recurrent() or self.context.model_arch() == "deepseek4"
             ):
                 raise InvalidRequest(
-                    f"positions {first} to {end} are a part of sequence {src} (which ends at {last}); this memory "
-                    "copies whole sequences only", name="p0" if first > 0 else "p1", value=(p0, p1),
+                    f"positions {first} to {end} are a part of sequence {src} (which ends at {last}); this "
+                    "memory copies whole sequences only", name="p0" if first > 0 else "p1", value=(p0, p1),
                 )
             llama_memory_seq_cp(self.context.memory_ptr, a, b, first, end)
         finally:
@@ -97,7 +97,9 @@ cdef class Memory:
             self.require_shift()
             last = llama_memory_seq_pos_max(self.context.memory_ptr, id)
             if last >= 0 and <int64_t> last + d > MAX_POSITION:
-                raise InvalidRequest(f"delta={d} shifts position {last} beyond {MAX_POSITION}", name="delta", value=d)
+                raise InvalidRequest(
+                    f"delta={d} shifts position {last} beyond {MAX_POSITION}", name="delta", value=d
+                )
             llama_memory_seq_add(self.context.memory_ptr, id, a, b, d)
         finally:
             self.context.leave()

@@ -66,8 +66,10 @@ cdef int fill_kv_overrides(object overrides, vector[llama_model_kv_override] & o
         memset(&entry, 0, sizeof(entry))
         text = as_c_string("a key of kv_overrides", key)
         if not 0 < len(text) < sizeof(entry.key):
-            raise InvalidRequest(f"the key {key!r} of kv_overrides is empty or longer than {sizeof(entry.key) - 1} bytes",
-                                 name="kv_overrides", value=key)
+            raise InvalidRequest(
+                f"the key {key!r} of kv_overrides is empty or longer than {sizeof(entry.key) - 1} bytes",
+                name="kv_overrides", value=key,
+            )
         memcpy(entry.key, <const char *> text, len(text))
         if isinstance(value, bool):
             entry.tag = LLAMA_KV_OVERRIDE_TYPE_BOOL
@@ -82,8 +84,10 @@ cdef int fill_kv_overrides(object overrides, vector[llama_model_kv_override] & o
             entry.tag = LLAMA_KV_OVERRIDE_TYPE_STR
             text = as_c_string(f"kv_overrides[{key!r}]", value)
             if len(text) >= sizeof(entry.val_str):
-                raise InvalidRequest(f"kv_overrides[{key!r}] is longer than {sizeof(entry.val_str) - 1} bytes",
-                                     name="kv_overrides", value=value)
+                raise InvalidRequest(
+                    f"kv_overrides[{key!r}] is longer than {sizeof(entry.val_str) - 1} bytes",
+                    name="kv_overrides", value=value,
+                )
             memcpy(entry.val_str, <const char *> text, len(text))
         out.push_back(entry)
     memset(&entry, 0, sizeof(entry))
@@ -114,7 +118,8 @@ cdef int fill_devices(object names, vector[ggml_backend_dev_t] & out) except -1:
 cdef class Model:
     """A model file in memory.
 
-    Contexts, vocabularies and samplers made from it keep its memory alive; ``close()`` drops this object's share.
+    Contexts, vocabularies and samplers made from it keep its memory alive; ``close()`` drops this object's
+    share.
 
     Args:
         path: a GGUF file; of a split model, any of the parts when they are named ``*-00001-of-00003.gguf``.
@@ -123,13 +128,16 @@ cdef class Model:
         main_gpu: the GPU used when `split_mode` is ``"none"``.
         tensor_split: proportions of the model for each GPU; None divides by free memory.
         devices: names from :func:`devices` to offload to; None for all, an empty list for the CPU alone.
-        load_mode: ``"auto"``, ``"none"`` (read), ``"mmap"``, ``"mlock"``, ``"mmap+mlock"`` or ``"direct_io"``.
+        load_mode: ``"auto"``, ``"none"`` (read), ``"mmap"``, ``"mlock"``, ``"mmap+mlock"`` or
+        ``"direct_io"``.
         vocab_only: read only metadata and vocabulary. No context can be made from such a model.
         check_tensors: look for values that cannot be (slow).
-        use_extra_bufts: let the CPU backend repack weights into faster layouts (more memory where `load_mode` maps).
+        use_extra_bufts: let the CPU backend repack weights into faster layouts (more memory where `load_mode`
+        maps).
         no_host: keep weights out of host buffers of the GPU backend.
         load_mtp: load the NextN (multi-token prediction) layers too; needed for ``Context(ctx_type="mtp")``.
-        kv_overrides: metadata to replace, ``{"llama.context_length": 4096}``; values are int, float, bool or str.
+        kv_overrides: metadata to replace, ``{"llama.context_length": 4096}``; values are int, float, bool or
+        str.
         progress: called with the fraction loaded, 0.0 to 1.0, in this thread; returning False cancels.
 
     Raises:
@@ -166,8 +174,10 @@ cdef class Model:
             for share in tensor_split:
                 split.push_back(as_finite("tensor_split", share, 0.0))
             if split.size() > llama_max_devices():
-                raise InvalidRequest(f"tensor_split has {split.size()} entries, more than the {llama_max_devices()} "
-                                     "devices possible", name="tensor_split", value=tensor_split)
+                raise InvalidRequest(
+                    f"tensor_split has {split.size()} entries, more than the {llama_max_devices()} devices "
+                    "possible", name="tensor_split", value=tensor_split,
+                )
             split.resize(llama_max_devices())
             params.tensor_split = split.data()
         if devices is not None:
@@ -177,7 +187,9 @@ cdef class Model:
             fill_kv_overrides(kv_overrides, overrides)
             params.kv_overrides = overrides.data()
         if progress is not None and not callable(progress):
-            raise InvalidRequest(f"progress must be callable, not {progress!r}", name="progress", value=progress)
+            raise InvalidRequest(
+                f"progress must be callable, not {progress!r}", name="progress", value=progress
+            )
         state.callback = progress
         params.progress_callback = load_progress
         params.progress_callback_user_data = <void *> state
@@ -438,7 +450,9 @@ cdef class Model:
             raise OSError(f"cannot save the model to {os.fsdecode(c_name)}: {error}") from error
         drain_log()
         if os.path.getsize(c_name) < handle_bytes(handle):
-            raise OSError(f"cannot save the model to {os.fsdecode(c_name)}: the file came out short (disk full?)")
+            raise OSError(
+                f"cannot save the model to {os.fsdecode(c_name)}: the file came out short (disk full?)"
+            )
 
 
 cdef uint64_t handle_bytes(ModelHandle handle):

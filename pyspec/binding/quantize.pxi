@@ -82,7 +82,7 @@ def quantize(
     cdef uint32_t status
     cdef const char * c_src
     cdef const char * c_dst
-    params.ftype = <llama_ftype> as_choice("ftype", ftype.lower() if isinstance(ftype, str) else ftype, FTYPES)
+    params.ftype = <llama_ftype> as_choice("ftype", lower(ftype), FTYPES)
     params.nthread = as_int("n_threads", n_threads, 0, 512)
     params.allow_requantize = bool(allow_requantize)
     params.pure = bool(pure)
@@ -101,7 +101,9 @@ def quantize(
     if os.path.exists(target) and os.path.samefile(source, target):
         raise InvalidRequest("dst is the same file as src", name="dst", value=dst)
     if not os.path.isdir(os.path.dirname(os.path.abspath(target))):
-        raise InvalidRequest(f"the folder of dst does not exist: {os.fsdecode(target)}", name="dst", value=dst)
+        raise InvalidRequest(
+            f"the folder of dst does not exist: {os.fsdecode(target)}", name="dst", value=dst
+        )
     if prune_layers is not None:
         fill_pruned(header, prune_layers, pruned)
         if pruned.size() > 1:
@@ -140,7 +142,11 @@ def quantize(
 
 
 cdef ggml_type as_tensor_type(str name, object value) except? GGML_TYPE_COUNT:
-    return <ggml_type> as_choice(name, value.lower() if isinstance(value, str) else value, TENSOR_TYPES)
+    return <ggml_type> as_choice(name, lower(value), TENSOR_TYPES)
+
+
+cdef object lower(object value):
+    return value.lower() if isinstance(value, str) else value
 
 
 cdef int fill_pruned(object header, object layers, vector[int32_t] & out) except -1:
@@ -148,17 +154,23 @@ cdef int fill_pruned(object header, object layers, vector[int32_t] & out) except
     n_layer = header.key("block_count")
     wanted = sorted({as_int("a layer in prune_layers", layer, 0, n_layer - 1) for layer in layers})
     if len(wanted) >= n_layer:
-        raise InvalidRequest(f"prune_layers leaves none of the {n_layer} layers", name="prune_layers", value=layers)
+        raise InvalidRequest(
+            f"prune_layers leaves none of the {n_layer} layers", name="prune_layers", value=layers
+        )
     if wanted:
         if header.key("nextn_predict_layers", 0):
-            raise InvalidRequest("layers of a model with NextN layers cannot be left out: libllama would not renumber "
-                                 "the NextN layers", name="prune_layers", value=layers)
+            raise InvalidRequest(
+                "layers of a model with NextN layers cannot be left out: libllama would not renumber the "
+                "NextN layers", name="prune_layers", value=layers,
+            )
         prefix = header.arch + "."
         for key, value in header.metadata.items():
             if (key.startswith(prefix) and not isinstance(value, (int, float, str)) and len(value) == n_layer
                     and not key.endswith("rope.dimension_sections")):
-                raise InvalidRequest(f"layers of this model cannot be left out: {key} has a value for each layer, "
-                                     "which libllama would not adapt", name="prune_layers", value=layers)
+                raise InvalidRequest(
+                    f"layers of this model cannot be left out: {key} has a value for each layer, which "
+                    "libllama would not adapt", name="prune_layers", value=layers,
+                )
     for layer in wanted:
         out.push_back(layer)
     out.push_back(-1)

@@ -34,7 +34,9 @@ cdef int32_t as_row(Context context, object i) except? -1073741824:
 
 
 cdef object no_row(object i, str what):
-    return InvalidRequest(f"row {i} has no {what}: it was no output of the last computation", name="i", value=i)
+    return InvalidRequest(
+        f"row {i} has no {what}: it was no output of the last computation", name="i", value=i
+    )
 
 
 cdef object logits_row(Context context, object i):
@@ -64,7 +66,9 @@ cdef object embeddings_row(Context context, object i):
         if llama_pooling_type(context.ptr) != LLAMA_POOLING_TYPE_NONE and context.memory_ptr == NULL:
             raise InvalidRequest("the context pools embeddings: use embeddings_seq()", name="i", value=i)
         if not context.embeddings_on:
-            raise InvalidRequest("embeddings are off: set_embeddings(True) before computing", name="i", value=i)
+            raise InvalidRequest(
+                "embeddings are off: set_embeddings(True) before computing", name="i", value=i
+            )
         with nogil:
             data = llama_get_embeddings_ith(context.ptr, row)
     finally:
@@ -87,8 +91,10 @@ cdef object embeddings_of_sequence(Context context, object seq):
     finally:
         context.leave()
     if data == NULL:
-        raise InvalidRequest(f"there is no pooled embedding of sequence {seq}: it was not in the last computation, or "
-                             "the context does not pool", name="seq", value=seq)
+        raise InvalidRequest(
+            f"there is no pooled embedding of sequence {seq}: it was not in the last computation, or the "
+            "context does not pool", name="seq", value=seq,
+        )
     return make_view(context, data, n, np.float32)
 
 
@@ -116,8 +122,10 @@ cdef object layer_input_rows(Context context, object layer):
     context.enter(False)
     try:
         if context.layer_inputs[lid] != 2:
-            raise InvalidRequest(f"the input of layer {lid} was not kept: set_embeddings_layer_inp({lid}, True) before "
-                                 "computing", name="layer", value=layer)
+            raise InvalidRequest(
+                f"the input of layer {lid} was not kept: set_embeddings_layer_inp({lid}, True) before "
+                "computing", name="layer", value=layer,
+            )
         with nogil:
             data = llama_get_embeddings_layer_inp(context.ptr, lid)
     finally:

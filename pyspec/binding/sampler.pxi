@@ -30,7 +30,9 @@ cdef class Sampler:
         if self.ptr == NULL:
             raise Closed(f"the sampler {self.name!r} is closed, or belongs to a chain")
         if self.spent is not None:
-            raise InvalidRequest(f"the sampler {self.name!r} cannot be used: {self.spent}", name="sampler", value=self)
+            raise InvalidRequest(
+                f"the sampler {self.name!r} cannot be used: {self.spent}", name="sampler", value=self
+            )
         return self.ptr
 
     def close(self) -> None:
@@ -67,7 +69,8 @@ cdef class Sampler:
         """Tell the sampler which token was chosen.
 
         Raises:
-            GrammarError: the token does not fit the grammar. The sampler is as before; of a lazy grammar that was
+            GrammarError: the token does not fit the grammar. The sampler is as before; of a lazy grammar that
+            was
                 just triggered, :meth:`reset` or a clone from before is needed.
         """
         cdef llama_sampler * ptr = self.use()
@@ -76,7 +79,9 @@ cdef class Sampler:
             llama_sampler_accept(ptr, token)
         except Exception as error:
             self.spent = f"it was given a token that does not fit its grammar ({error}); reset() it"
-            raise GrammarError(f"token {token} does not fit the grammar: {error}", name="token", value=token) from error
+            raise GrammarError(
+                f"token {token} does not fit the grammar: {error}", name="token", value=token
+            ) from error
 
     def apply(self, ids, logits) -> tuple[np.ndarray, np.ndarray, np.ndarray, int | None]:
         """Apply the sampler to candidates.
@@ -86,8 +91,8 @@ cdef class Sampler:
             logits: their logits; -inf removes a candidate, NaN and +inf are refused.
 
         Returns:
-            The remaining ids, their logits, their probabilities (0 where the sampler computes none), and the index
-            in these arrays of the candidate that was picked, None when the sampler does not pick.
+            The remaining ids, their logits, their probabilities (0 where the sampler computes none), and the
+            index in these arrays of the candidate that was picked, None when the sampler does not pick.
         """
         cdef llama_sampler * ptr = self.use()
         cdef vector[llama_token_data] candidates
@@ -99,10 +104,14 @@ cdef class Sampler:
             id_array = np.ascontiguousarray(ids, dtype=np.int32)
             logit_array = np.ascontiguousarray(logits, dtype=np.float32)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(f"ids and logits must be arrays of numbers: {error}", name="logits") from None
+            raise InvalidRequest(
+                f"ids and logits must be arrays of numbers: {error}", name="logits"
+            ) from None
         if id_array.ndim != 1 or id_array.shape != logit_array.shape or id_array.size == 0:
-            raise InvalidRequest(f"ids and logits must be of the same length, at least 1, not {id_array.shape} and "
-                                 f"{logit_array.shape}", name="logits", value=logit_array.shape)
+            raise InvalidRequest(
+                f"ids and logits must be of the same length, at least 1, not {id_array.shape} and "
+                f"{logit_array.shape}", name="logits", value=logit_array.shape,
+            )
         if np.isnan(logit_array).any() or np.isposinf(logit_array).any():
             raise InvalidRequest("logits must not be NaN or +inf", name="logits")
         if id_array.min() < 0 or (self.n_vocab and id_array.max() >= self.n_vocab):
@@ -190,7 +199,9 @@ cdef class Sampler:
     @staticmethod
     def typical(p, min_keep=1) -> Sampler:
         """Keep the candidates closest to the expected surprise that make up `p`; at least `min_keep`."""
-        return new_sampler(llama_sampler_init_typical(as_float("p", p, 0.0, 1.0), as_keep(min_keep)), "typical")
+        return new_sampler(
+            llama_sampler_init_typical(as_float("p", p, 0.0, 1.0), as_keep(min_keep)), "typical"
+        )
 
     @staticmethod
     def temp(t) -> Sampler:
@@ -199,7 +210,9 @@ cdef class Sampler:
 
     @staticmethod
     def temp_ext(t, delta, exponent) -> Sampler:
-        """Divide logits by a temperature between ``t - delta`` and ``t + delta`` that grows with the entropy."""
+        """Divide logits by a temperature between ``t - delta`` and ``t + delta`` that grows with the
+        entropy.
+        """
         return new_sampler(llama_sampler_init_temp_ext(
             as_finite("t", t), as_finite("delta", delta, 0.0), as_finite("exponent", exponent)), "temp_ext")
 
@@ -229,29 +242,33 @@ cdef class Sampler:
 
     @staticmethod
     def grammar(Vocab vocab not None, text, root="root") -> Sampler:
-        """Keep what continues the text to a sentence of a GBNF grammar. GrammarError says what is wrong with one."""
+        """Keep what continues the text to a sentence of a GBNF grammar. GrammarError says what is wrong with
+        one.
+        """
         return make_grammar(vocab, text, root, None, None)
 
     @staticmethod
-    def grammar_lazy(Vocab vocab not None, text, root="root", *, trigger_patterns=(), trigger_tokens=()) -> Sampler:
+    def grammar_lazy(
+        Vocab vocab not None, text, root="root", *, trigger_patterns=(), trigger_tokens=()
+    ) -> Sampler:
         """A grammar that applies from a trigger on.
 
         Args:
             vocab, text, root: as for :meth:`grammar`.
-            trigger_patterns: regular expressions (ECMAScript), matched from the start of the text; the grammar
-                applies from the first group on.
+            trigger_patterns: regular expressions (ECMAScript), matched from the start of the text; the
+                grammar applies from the first group on.
             trigger_tokens: token ids from which on it applies.
         """
         return make_grammar(vocab, text, root, list(trigger_patterns), trigger_tokens)
 
     @staticmethod
     def penalties(Vocab vocab not None, last_n, repeat=1.0, freq=0.0, present=0.0) -> Sampler:
-        """Lower the logits of the last `last_n` tokens: divide by `repeat`, subtract `freq` per occurrence and
-        `present` once.
+        """Lower the logits of the last `last_n` tokens: divide by `repeat`, subtract `freq` per occurrence
+        and `present` once.
         """
         return new_sampler(llama_sampler_init_penalties(
-            vocab.n_tokens, as_window("last_n", last_n), as_positive("repeat", repeat), as_finite("freq", freq),
-            as_finite("present", present)), "penalties", None, vocab.n_tokens)
+            vocab.n_tokens, as_window("last_n", last_n), as_positive("repeat", repeat),
+            as_finite("freq", freq), as_finite("present", present)), "penalties", None, vocab.n_tokens)
 
     @staticmethod
     def dry(Vocab vocab not None, multiplier, base, allowed_length, last_n, breakers=()) -> Sampler:
@@ -269,8 +286,8 @@ cdef class Sampler:
 
     @staticmethod
     def adaptive_p(target, decay, seed) -> Sampler:
-        """Pick tokens whose probability is near `target` over time; a negative `target` only picks by probability.
-        `decay` (0 to 0.99) is how slowly it forgets.
+        """Pick tokens whose probability is near `target` over time; a negative `target` only picks by
+        probability. `decay` (0 to 0.99) is how slowly it forgets.
         """
         return new_sampler(llama_sampler_init_adaptive_p(
             as_float("target", target, -math.inf, 1.0), as_float("decay", decay, 0.0, 0.99), as_seed(seed)),
@@ -283,13 +300,15 @@ cdef class Sampler:
 
     @staticmethod
     def infill(Vocab vocab not None) -> Sampler:
-        """For filling gaps: end early, and join candidates with a common beginning. Put top_k and top_p before it:
-        it compares all candidates with each other.
+        """For filling gaps: end early, and join candidates with a common beginning. Put top_k and top_p
+        before it: it compares all candidates with each other.
         """
         return make_infill(vocab)
 
 
-cdef void copy_candidates(llama_token_data_array * array, int32_t[::1] ids, float[::1] logits, float[::1] p) noexcept:
+cdef void copy_candidates(
+    llama_token_data_array * array, int32_t[::1] ids, float[::1] logits, float[::1] p
+) noexcept:
     cdef size_t i
     for i in range(array.size):
         ids[i] = array.data[i].id
@@ -298,7 +317,9 @@ cdef void copy_candidates(llama_token_data_array * array, int32_t[::1] ids, floa
 
 
 cdef bint fits_grammar(llama_sampler * grammar, llama_token token) except -1:
-    """Whether the grammar lets the token through now: accepting another one ends the process or breaks the grammar."""
+    """Whether the grammar lets the token through now: accepting another one ends the process or breaks the
+    grammar.
+    """
     cdef llama_token_data one
     cdef llama_token_data_array array
     one.id, one.logit, one.p = token, 0.0, 0.0

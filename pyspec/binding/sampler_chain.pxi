@@ -34,8 +34,9 @@ cdef class SamplerChain(Sampler):
 
     cdef int need_detached(self, str what) except -1:
         if self.context() is not None:
-            raise InvalidRequest(f"the chain runs in a compute graph: detach it before you {what}", name="chain",
-                                 value=self)
+            raise InvalidRequest(
+                f"the chain runs in a compute graph: detach it before you {what}", name="chain", value=self
+            )
         return 0
 
     def add(self, Sampler sampler not None) -> SamplerChain:
@@ -133,7 +134,8 @@ cdef class SamplerChain(Sampler):
             i: the token's index in the batch, or a negative number counting output rows from the end.
 
         Raises:
-            InvalidRequest: the chain has no member that picks, the row was no output, or the chain removes every
+            InvalidRequest: the chain has no member that picks, the row was no output, or the chain removes
+            every
                 candidate.
             DecodeError: the row holds NaN.
         """
@@ -142,7 +144,9 @@ cdef class SamplerChain(Sampler):
         cdef object attached = self.context()
         self.use()
         if attached is not None and attached is not context:
-            raise InvalidRequest("the chain runs in the graph of another context", name="context", value=context)
+            raise InvalidRequest(
+                "the chain runs in the graph of another context", name="context", value=context
+            )
         context.enter(False)
         try:
             token = llama_get_sampled_token_ith(context.ptr, row)
@@ -164,8 +168,10 @@ cdef class SamplerChain(Sampler):
             raise InvalidRequest("the chain has no last member that picks a token (greedy, dist, mirostat, "
                                  "mirostat_v2 or adaptive_p)", name="chain", value=self)
         if self.n_vocab and self.n_vocab != <int32_t> context.n_vocab:
-            raise InvalidRequest(f"the chain was made for a vocabulary of {self.n_vocab} tokens, the context has "
-                                 f"{context.n_vocab}", name="context", value=context)
+            raise InvalidRequest(
+                f"the chain was made for a vocabulary of {self.n_vocab} tokens, the context has "
+                f"{context.n_vocab}", name="context", value=context,
+            )
         logits = llama_get_sampled_logits_ith(context.ptr, row)
         if logits != NULL:
             n = llama_get_sampled_logits_count_ith(context.ptr, row)
@@ -212,11 +218,15 @@ cdef int check_attachable(SamplerChain chain, int32_t n_vocab) except -1:
     if chain.attached_to is not None:
         raise InvalidRequest("the chain was attached before; attach its clone()", name="chain", value=chain)
     if not 0 < len(chain.members) <= MAX_GRAPH_MEMBERS:
-        raise InvalidRequest(f"a chain in a graph must have 1 to {MAX_GRAPH_MEMBERS} members, not {len(chain.members)}",
-                             name="chain", value=chain)
+        raise InvalidRequest(
+            f"a chain in a graph must have 1 to {MAX_GRAPH_MEMBERS} members, not {len(chain.members)}",
+            name="chain", value=chain,
+        )
     if chain.n_vocab and chain.n_vocab != n_vocab:
-        raise InvalidRequest(f"the chain was made for a vocabulary of {chain.n_vocab} tokens, the context has {n_vocab}",
-                             name="chain", value=chain)
+        raise InvalidRequest(
+            f"the chain was made for a vocabulary of {chain.n_vocab} tokens, the context has {n_vocab}",
+            name="chain", value=chain,
+        )
     left = min(<int64_t> n_vocab, PROBE_CANDIDATES)
     for name, kind, _, _, k in chain.members:
         if kind == "top_k" and k > 0:
@@ -227,19 +237,27 @@ cdef int check_attachable(SamplerChain chain, int32_t n_vocab) except -1:
     return 0
 
 
-cdef dict take_chains(object samplers, uint32_t n_seq_max, int32_t n_vocab, vector[llama_sampler_seq_config] & configs):
+cdef dict take_chains(
+    object samplers, uint32_t n_seq_max, int32_t n_vocab, vector[llama_sampler_seq_config] & configs
+):
     """Check ``{sequence: chain}`` and fill the configuration of a context with it."""
     cdef llama_sampler_seq_config config
     result = {}
     if not isinstance(samplers, dict):
-        raise InvalidRequest(f"samplers must be a dict of sequences and chains, not {samplers!r}", name="samplers",
-                             value=samplers)
+        raise InvalidRequest(
+            f"samplers must be a dict of sequences and chains, not {samplers!r}",
+            name="samplers", value=samplers,
+        )
     for seq, chain in samplers.items():
         config.seq_id = as_int("a sequence in samplers", seq, 0, <int64_t> n_seq_max - 1)
         if not isinstance(chain, SamplerChain):
-            raise InvalidRequest(f"samplers must hold SamplerChains, not {chain!r}", name="samplers", value=chain)
+            raise InvalidRequest(
+                f"samplers must hold SamplerChains, not {chain!r}", name="samplers", value=chain
+            )
         if any(chain is other for other in result.values()):
-            raise InvalidRequest("a chain can serve one sequence only; use clones", name="samplers", value=chain)
+            raise InvalidRequest(
+                "a chain can serve one sequence only; use clones", name="samplers", value=chain
+            )
         check_attachable(chain, n_vocab)
         config.sampler = (<SamplerChain> chain).ptr
         configs.push_back(config)

@@ -1,6 +1,7 @@
 # Making samplers: checks that libllama leaves out, and the ones whose arguments need translating.
 
-# ggml's parser of grammars and the check for left recursion call themselves; beyond this they run out of stack.
+# ggml's parser of grammars and the check for left recursion call themselves; beyond this they run out of
+# stack.
 cdef int MAX_GRAMMAR_DEPTH = 256
 cdef int MAX_GRAMMAR_RULES = 20000
 # The window of penalties and DRY is allocated at once.
@@ -37,11 +38,15 @@ cdef double as_positive(str name, object value) except? -1:
     return number
 
 
-cdef Sampler make_dry(Vocab vocab, object multiplier, object base, object allowed_length, object last_n, object breakers):
+cdef Sampler make_dry(
+    Vocab vocab, object multiplier, object base, object allowed_length, object last_n, object breakers
+):
     cdef vector[const char *] texts
     cdef llama_sampler * ptr
     if isinstance(breakers, (str, bytes)):
-        raise InvalidRequest(f"breakers must be a list of strings, not {breakers!r}", name="breakers", value=breakers)
+        raise InvalidRequest(
+            f"breakers must be a list of strings, not {breakers!r}", name="breakers", value=breakers
+        )
     keep = [as_c_string("a string in breakers", text) for text in breakers]
     for encoded in keep:
         if not encoded:
@@ -110,7 +115,9 @@ cdef Sampler make_grammar(Vocab vocab, object text, object root, object patterns
             c_patterns.push_back(keep[-1])
         as_tokens("trigger_tokens", tokens, vocab.n_tokens, c_tokens)
         if c_patterns.empty() and c_tokens.empty():
-            raise InvalidRequest("a lazy grammar needs trigger_patterns or trigger_tokens", name="trigger_patterns")
+            raise InvalidRequest(
+                "a lazy grammar needs trigger_patterns or trigger_tokens", name="trigger_patterns"
+            )
     begin_call()
     with ParserMessages() as messages:
         try:

@@ -1,5 +1,5 @@
-# Saved states. libllama's bytes come in an envelope of ours: libllama trusts what it restores, and a damaged or
-# foreign state would corrupt the memory or end the process.
+# Saved states. libllama's bytes come in an envelope of ours: libllama trusts what it restores, and a damaged
+# or foreign state would corrupt the memory or end the process.
 #
 #   magic "PSTA", format, kind, reserved      4 bytes, 3 x u8, 1 byte
 #   flags, model fingerprint, sequence         u32, u32, i32
@@ -40,21 +40,24 @@ cdef int seal(
 ) except -1:
     """Write the header, once all the rest is there."""
     body = memoryview(envelope)[STATE_HEADER.size:]
-    header = STATE_HEADER.pack(STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial, n_tokens,
-                               len(body), zlib.crc32(body))
+    header = STATE_HEADER.pack(STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial,
+                               n_tokens, len(body), zlib.crc32(body))
     memcpy(PyBytes_AS_STRING(envelope), PyBytes_AS_STRING(header), STATE_HEADER.size)
     return 0
 
 
 cdef tuple unseal(Context context, object data, int kind, uint32_t flags):
-    """Check an envelope; returns sequence, serial number, tokens and libllama's bytes (both as memoryviews)."""
+    """Check an envelope; returns sequence, serial number, tokens and libllama's bytes (both as
+    memoryviews).
+    """
     try:
         view = memoryview(data).cast("B")
     except TypeError:
         raise InvalidRequest(f"data must be bytes, not {type(data).__name__}", name="data") from None
     if len(view) < STATE_HEADER.size:
         raise StateError(f"the state is truncated: it has {len(view)} bytes")
-    magic, form, its_kind, _, its_flags, its_model, seq, serial, n_tokens, length, crc = STATE_HEADER.unpack_from(view)
+    (magic, form, its_kind, _, its_flags, its_model, seq, serial, n_tokens, length,
+     crc) = STATE_HEADER.unpack_from(view)
     body = view[STATE_HEADER.size:]
     if magic != STATE_MAGIC or form != STATE_FORMAT:
         raise StateError("this is not a saved state, or one of another version of pyspec")
@@ -128,8 +131,10 @@ cdef object seq_state_set(Context context, object data, object seq, bint partial
     cdef size_t size, read = 0
     source, serial, tokens, body = unseal(context, data, STATE_OF_SEQUENCE, flags)
     if on_device and context.device_saves.get(source) != serial:
-        raise StateError("the state is outdated: its tensors stayed on the device and were replaced by a later save of "
-                         f"sequence {source}, or they belong to another context")
+        raise StateError(
+            "the state is outdated: its tensors stayed on the device and were replaced by a later save of "
+            f"sequence {source}, or they belong to another context"
+        )
     payload = body
     buffer, size = &payload[0], payload.shape[0]
     context.enter(True)
@@ -163,8 +168,8 @@ cdef size_t whole_state_size(Context context) except? 0:
 
 
 cdef int check_whole_state(Context context) except -1:
-    # With snapshots to roll back to, sequences that share a recurrent state may have rolled it back differently;
-    # libllama ends the process when asked to save that.
+    # With snapshots to roll back to, sequences that share a recurrent state may have rolled it back
+    # differently; libllama ends the process when asked to save that.
     if context.n_rs_seq and context.n_seq_max > 1:
         raise UnsupportedModel("with n_rs_seq the sequences have to be saved one by one: use state_seq_get()")
     return 0
@@ -221,7 +226,8 @@ cdef size_t seq_state_save(Context context, object path, object seq, object toke
     as_tokens("tokens", tokens, context.n_vocab, ids)
     name = os.fsdecode(as_path("path", path))
     data = seq_state_get(context, seq, False, False, ids)
-    with tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.abspath(name)), prefix=".state-", delete=False) as file:
+    folder = os.path.dirname(os.path.abspath(name))
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".state-", delete=False) as file:
         try:
             file.write(data)
             file.close()

@@ -37,7 +37,9 @@ cdef class Vocab:
         try:
             number = operator.index(token)
         except TypeError:
-            raise InvalidRequest(f"a token id must be an integer, not {token!r}", name="token", value=token) from None
+            raise InvalidRequest(
+                f"a token id must be an integer, not {token!r}", name="token", value=token
+            ) from None
         if number < 0 or number >= self.n_tokens:
             raise InvalidRequest(
                 f"token id {number} is not in the vocabulary, which has the ids 0 to {self.n_tokens - 1}",
@@ -59,11 +61,11 @@ cdef class Vocab:
         """Split text into tokens.
 
         Args:
-            text: str, or bytes meant to be UTF-8. Bytes that are not become replacement characters or byte tokens,
-                as the vocabulary has it.
+            text: str, or bytes meant to be UTF-8. Bytes that are not become replacement characters or byte
+                tokens, as the vocabulary has it.
             add_special: put BOS and EOS around the text if the model wants that.
-            parse_special: read texts of control tokens, like ``<|im_start|>``, as those tokens. With text from a
-                user, leave it off.
+            parse_special: read texts of control tokens, like ``<|im_start|>``, as those tokens. With text
+                from a user, leave it off.
         """
         cdef vector[llama_token] tokens
         cdef const char * c_text
@@ -73,9 +75,13 @@ cdef class Vocab:
         if isinstance(text, str):
             text = text.encode("utf-8", "surrogatepass")
         elif not isinstance(text, bytes):
-            raise InvalidRequest(f"text must be str or bytes, not {type(text).__name__}", name="text", value=text)
+            raise InvalidRequest(
+                f"text must be str or bytes, not {type(text).__name__}", name="text", value=text
+            )
         if len(text) > MAX_TEXT:
-            raise InvalidRequest(f"text of {len(text)} bytes is too long; the limit is {MAX_TEXT}", name="text")
+            raise InvalidRequest(
+                f"text of {len(text)} bytes is too long; the limit is {MAX_TEXT}", name="text"
+            )
         self.require()
         if special:
             self.check_special()
@@ -98,7 +104,9 @@ cdef class Vocab:
         return tokens
 
     cdef int check_special(self) except -1:
-        """Refuse special tokens the vocabulary asks for but does not have; libllama asserts that it has them."""
+        """Refuse special tokens the vocabulary asks for but does not have; libllama asserts that it has
+        them.
+        """
         cdef const llama_vocab * vocab = self.handle.vocab
         cdef int kind = llama_vocab_type(vocab)
         missing = None
@@ -113,7 +121,9 @@ cdef class Vocab:
             elif llama_vocab_sep(vocab) == LLAMA_TOKEN_NULL:
                 missing = "SEP"
         if missing is not None:
-            raise UnsupportedModel(f"the vocabulary wants a {missing} token added but has none; use add_special=False")
+            raise UnsupportedModel(
+                f"the vocabulary wants a {missing} token added but has none; use add_special=False"
+            )
         return 0
 
     def detokenize(self, tokens, *, remove_special=False, unparse_special=False) -> bytes:
@@ -141,9 +151,12 @@ cdef class Vocab:
                 n = llama_detokenize(vocab, ids.data(), ids.size(), &text[0], text.size(), remove, unparse)
                 if n < 0:
                     text.resize(-n)
-                    n = llama_detokenize(vocab, ids.data(), ids.size(), &text[0], text.size(), remove, unparse)
+                    n = llama_detokenize(vocab, ids.data(), ids.size(), &text[0], text.size(), remove,
+                                         unparse)
         except Exception as error:
-            raise InvalidRequest(f"the vocabulary cannot write these tokens: {error}", name="tokens") from error
+            raise InvalidRequest(
+                f"the vocabulary cannot write these tokens: {error}", name="tokens"
+            ) from error
         text.resize(max(n, 0))
         return text
 
