@@ -1,6 +1,6 @@
 """Chat messages to a prompt, by the template a GGUF brings along.
 
-Two renderers: the real Jinja template, if jinja2 is installed (``pip install pyspec[chat]``), and libllama's
+Two renderers: the real Jinja template, if jinja2 is installed (``pip install jinja2``), and libllama's
 built-in ones, which recognise the common templates by their looks and write the same markers, but know
 nothing of tools or of a template's own default system prompt.
 """

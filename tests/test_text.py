@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pyspec._llama import Model
 from pyspec.engine.text import Fed, StopMatcher, TextAssembler
 from pyspec.errors import InvalidRequest
 
@@ -134,6 +135,23 @@ def test_split_characters_arrive_whole(text):
         assert not any("\ufffd" in chunk for chunk in chunks)
         for chunk in chunks:
             chunk.encode()  # every chunk is text of its own
+
+
+@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+def test_split_characters_of_real_tokenizers(request, model):
+    text = "\U0001f600 \u6b6a \uac70 \U0001f469\u200d\U0001f467 na\u00efve \U00010348 \u0f12 end"
+    with Model(str(request.getfixturevalue(model)), vocab_only=True) as loaded:
+        tokens = loaded.vocab.tokenize(text, add_special=False)
+        pieces = [loaded.vocab.piece(token, special=False) for token in tokens]
+    assert any("\ufffd" in piece.decode(errors="replace") for piece in pieces)
+    for per_round in (1, 2, 3, 5, 9):
+        rounds = [pieces[i : i + per_round] for i in range(0, len(pieces), per_round)]
+        chunks, n_used, stop = run(TextAssembler(["\u6b6a\u6b6a", "end of"]), rounds)
+        assert ("".join(chunks), n_used, stop) == (text, len(tokens), None)
+        chunks, n_used, stop = run(TextAssembler(["\uac70"]), rounds)
+        assert "".join(chunks) == text[: text.index("\uac70")]
+        assert b"".join(pieces[: n_used - 1]).decode(errors="ignore").count("\uac70") == 0
+        assert b"".join(pieces[:n_used]).decode(errors="ignore").count("\uac70") == 1
 
 
 def test_a_character_is_released_with_its_last_byte():

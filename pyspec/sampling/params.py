@@ -112,7 +112,8 @@ class SamplingParams:
         grammar_root: name of the grammar's start rule.
         logit_bias: token id -> number added to its logit; ``-inf`` forbids the token. Copied.
         max_tokens: end after so many tokens, 1 or more. None: when the model ends it, or the context is full.
-        stop: end where one of these strings appears; it is not part of the text. One string or several.
+        stop: end where one of these strings appears in the generated text, which then ends before it. One
+            string or several; the first to be complete counts.
         stop_token_ids: end at one of these tokens, as at the model's own end-of-generation tokens.
         logprobs: report each token's log-probability under the model (before any sampler), and those of so
             many likeliest tokens, 0 or more. None: no log-probabilities.
