@@ -136,7 +136,7 @@ def test_it_is_fast_for_a_large_vocabulary(gemma3):
         assert target.vocab.n_tokens == 262_144
         seconds = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             check_vocabulary(target.vocab, draft.vocab)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         assert min(seconds) < 0.3

@@ -7,6 +7,8 @@ the text would still be right, but hardly a proposal would be accepted. So a pai
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
+from operator import ne
 from typing import TYPE_CHECKING, Any
 
 from pyspec.errors import VocabMismatch
@@ -61,9 +63,8 @@ def check_vocabulary(target: Vocab, draft: Vocab) -> None:
 
 
 def _different_texts(target: Vocab, draft: Vocab) -> Iterator[int]:
-    n_common = min(target.n_tokens, draft.n_tokens)
-    target_text, draft_text = target.text, draft.text
-    return (i for i in range(n_common) if target_text(i) != draft_text(i))
+    common = range(min(target.n_tokens, draft.n_tokens))
+    return compress(common, map(ne, map(target.text, common), map(draft.text, common)))
 
 
 def _is_special(vocab: Vocab, token_id: int) -> bool:
