@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -11,13 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspec._llama import Model
+from cli_runs import run, run_json
+from tiny_fixtures import tiny  # noqa: F401
 
 from pyspec import Engine, SamplingParams, chat
+from pyspec._llama import Model
 from pyspec.cli import main
 from pyspec.speculation import DraftModel
 
@@ -35,20 +37,6 @@ def pair(smollm2_f32: Path, smollm2: Path) -> list[str]:
 def target(smollm2: Path) -> list[str]:
     """A model alone, greedy, a few tokens."""
     return ["generate", "-m", str(smollm2), "--temp", "0", "-n", "12", "-p", PROMPT]
-
-
-def run(capfd: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
-    """Standard output and error of a command that has to end with ``code``."""
-    capfd.readouterr()
-    result = main(args)
-    out, err = capfd.readouterr()
-    assert result == code, f"exit code {result}\n{out}\n{err}"
-    return out, err
-
-
-def run_json(capfd: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(run(capfd, *args, "--json")[0])
-    return document
 
 
 def start(*args: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -298,6 +286,36 @@ def test_without_rich_it_says_what_to_install(tmp_path: Path) -> None:
     assert err == b"error: the command line needs the package rich: python -m pip install 'pyspec[cli]'\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vocab-only", "it has no weights, only a vocabulary"),
+        ("bert", "encoder"),
+        ("t5", "encoder"),
+        ("t5encoder", "encoder"),
+        ("eagle3", "can't be the target"),
+        ("dflash", "can't be the target"),
+    ],
+)
+def test_models_that_cannot_write_are_refused_with_a_reason(
+    name: str, message: str, tiny: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, err = run(capfd, "generate", "-m", str(tiny(name)), "-p", "x", code=1)
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_rolled_back_runs_plainly(
+    tiny: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    mamba, draft = str(tiny("mamba")), str(tiny("llama-draft"))
+    document = run_json(capfd, "generate", "-m", mamba, "-p", "x", "-n", "5", "--ignore-eos")
+    assert len(document["token_ids"]) == 5
+    _, err = run(capfd, "generate", "-m", mamba, "-md", draft, "-p", "x", code=1)
+    assert "recurrent" in err
+
+
 # interruptions
 
 
@@ -394,95 +412,3 @@ def test_a_terminal_sees_bars_while_it_waits_and_colors_where_it_wants(
     assert code == 0
     assert "plain decoding" in shown
     assert "identical" in shown
-
-
-# info
-
-
-def test_info_describes_the_build(capfd: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(run(capfd, "info", "--json")[0])
-    assert document["llama_version"].startswith("0.5.0")
-    assert "CPU" in document["backends"]
-    assert document["devices"]
-    out, _ = run(capfd, "info")
-    for part in (document["version"], document["llama_version"], document["compiler"], "CPU features"):
-        assert part in out
-    out, _ = run(capfd, "--version")
-    assert out.startswith(f"pyspec {document['version']} (llama.cpp 0.5.0")
-
-
-def test_info_describes_a_model(smollm2: Path, gemma3: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(run(capfd, "info", str(smollm2), "--json")[0])
-    assert document["architecture"] == "llama"
-    assert document["n_params"] == 134_515_008
-    assert document["n_ctx_train"] == 8192
-    assert document["n_layer"] == 30
-    assert document["n_layer_nextn"] == 0
-    assert (document["n_head"], document["n_head_kv"]) == (9, 3)
-    assert document["memory"] == "attention"
-    assert document["vocab"]["n_tokens"] == 49_152
-    assert document["vocab"]["type"] == "bpe"
-    assert "<|im_end|>" in document["vocab"]["eog"].values()
-    assert "<|im_start|>" in document["chat_template"]
-    assert sum(document["weights"].values()) < document["size"] == smollm2.stat().st_size
-
-    document = json.loads(run(capfd, "info", str(gemma3), "--json")[0])
-    assert (document["memory"], document["sliding_window"]) == ("sliding window", 512)
-    assert document["vocab"]["n_tokens"] == 262_144
-
-    out, _ = run(capfd, "info", "smollm2")
-    for part in ("134.5 million parameters", "8,192 tokens", "49,152 tokens", "bpe", "q4_1"):
-        assert part in out
-
-
-def test_info_tells_whether_a_draft_fits(capfd: pytest.CaptureFixture[str]) -> None:
-    out, _ = run(capfd, "info", "smollm2", "-md", "smollm2")
-    assert "can draft for it" in out
-    out, _ = run(capfd, "info", "smollm2", "-md", "gemma3", code=1)
-    assert "'bpe'" in out
-    assert "'spm'" in out
-    document = json.loads(run(capfd, "info", "smollm2", "-md", "gemma3", "--json", code=1)[0])
-    assert document["draft"]["compatible"] is False
-    assert "type" in document["draft"]["reason"]
-
-
-# models
-
-
-def test_models_are_listed_with_their_state(smollm2: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    listed = {entry["name"]: entry for entry in json.loads(run(capfd, "models", "list", "--json")[0])}
-    assert listed["smollm2"]["state"] == "ready"
-    assert listed["smollm2"]["path"] == str(smollm2)
-    assert listed["gemma3"]["licence"] == "Gemma Terms"
-    out, _ = run(capfd, "models", "list")
-    assert re.search(r"smollm2\s+Q4_1\s+98 MB\s+ready\s+1 package\s+Apache-2\.0", out)
-
-
-def test_models_path_prints_a_path_and_fetches_nothing(
-    smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(capfd, "models", "path", "smollm2")[0] == f"{smollm2}\n"
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "empty"))
-    _, err = run(capfd, "models", "path", "smollm2", code=1)
-    assert "pyspec models fetch smollm2" in err
-    assert not (tmp_path / "empty").exists()
-
-
-def test_models_fetch_shows_the_licence_and_prints_the_path(
-    smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    (cache / smollm2.name).symlink_to(smollm2)
-    monkeypatch.setenv("PYSPEC_CACHE", str(cache))
-    out, err = run(capfd, "models", "fetch", "smollm2", "smollm2-q4_0")
-    assert out == f"{cache / smollm2.name}\n{cache / 'SmolLM2-135M-Instruct.Q4_0.gguf'}\n"
-    assert "making smollm2-q4_0" in err
-
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "gemma"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
-    _, err = run(capfd, "models", "fetch", "gemma3", code=1)
-    assert "Gemma Terms of Use" in err
-    assert "https://ai.google.dev/gemma/terms" in err
-    assert "cannot fetch the model 'gemma3'" in err

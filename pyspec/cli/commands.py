@@ -41,7 +41,9 @@ def _parser() -> Parser:
         description="Lossless speculative decoding for llama.cpp: the same text, sooner.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions and leave")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(
+        title="commands", dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
     for command in (generate, info, models):
         command.add_parser(commands)
     return parser

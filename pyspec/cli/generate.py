@@ -30,7 +30,10 @@ Writes text, and reports what speculation did for it. Options have llama.cpp's n
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds ``pyspec generate``."""
     parser = commands.add_parser(
-        "generate", help="write text, with speculative decoding", description=_DESCRIPTION
+        "generate",
+        help="write text, with speculative decoding",
+        usage="pyspec generate -m FNAME [-md FNAME] [-p TEXT | -f FNAME] [options]",
+        description=_DESCRIPTION,
     )
     options.add_engine_options(parser)
     _add_prompt_options(parser)

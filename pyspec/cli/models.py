@@ -22,7 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         help="list and fetch the registered models",
         description="The models that have a name: two are fetched, the others made from them by quantizing.",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="COMMAND")
+    actions = parser.add_subparsers(title="commands", dest="action", required=True, metavar="COMMAND")
     listing = actions.add_parser("list", help="show all registered models and which are there")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
