@@ -51,7 +51,7 @@ $(editable): $(stamp) pyproject.toml setup.py
 
 run: build ## fetch SmolLM2 and write text with speculative decoding, compared with plain decoding
 	$(bin)/pyspec models fetch smollm2-f32
-	$(bin)/pyspec generate -m smollm2-f32 -md smollm2 -p "$(PROMPT)" -n 160 --spec-draft-n-max 8 --compare
+	$(bin)/pyspec generate -m smollm2-f32 -md smollm2 --chat -p "$(PROMPT)" -n 160 --spec-draft-n-max 8 --compare
 
 test: build ## run all tests, the ones on real models included (ARGS="-k name" to choose)
 	$(bin)/python -m pytest $(ARGS)
