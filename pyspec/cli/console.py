@@ -29,18 +29,21 @@ from rich.text import Text
 
 from pyspec.models import FetchProgress
 
+# Columns where no terminal says how many there are: nothing is cut off or wrapped in a file.
+_NO_TERMINAL = 160
+
 # llama.cpp's --verbosity to Python's levels.
 _LEVELS = {0: logging.CRITICAL + 1, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
 
 
 def error_console() -> Console:
     """The console of everything that is not the command's output."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _NO_TERMINAL)
 
 
 def output_console() -> Console:
-    """The console of tables that are the command's output; wide where no terminal says how wide it is."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    """The console of tables that are the command's output."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _NO_TERMINAL)
 
 
 class ConsoleHandler(logging.Handler):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -78,36 +79,35 @@ def _finite(value: Any) -> Any:
 
 
 def tables(result: Result, config: EngineConfig, plain: Result | None = None) -> RenderableType:
-    """The tables shown after a run; with ``plain``, both runs side by side."""
+    """The tables shown after a run; with ``plain``, both runs side by side. The upshot comes last."""
     stats = result.stats
-    parts: list[RenderableType] = [_headline(result, config), _summary(stats, plain.stats if plain else None)]
+    parts: list[RenderableType] = [_headline(result, config)]
     if stats.drafted:
         parts.append(_acceptance(stats))
     if stats.rounds:
         parts.append(_times(stats))
+    parts.append(_summary(stats, plain.stats if plain else None))
     if plain is not None:
         parts.append(_verdict(plain, result))
-    return Group(*parts)
+    return Group("", *(line for part in parts for line in (part, "")))
 
 
 def _headline(result: Result, config: EngineConfig) -> Text:
     """What ran, and how it ended."""
-    who = config.target.description
+    who = Path(config.target.path).name
     if config.draft is not None:
-        who += f", drafts of up to {config.n_draft_max} by {config.draft.description}"
-    end = {
-        "length": "the limit of tokens was reached",
-        "cancelled": "interrupted",
-        "stop": "the model ended the text",
-    }
+        who += f", drafts of up to {config.n_draft_max} tokens by {Path(config.draft.path).name}"
+    end = {"length": "token limit reached", "cancelled": "interrupted", "stop": "the model ended the text"}
     if isinstance(result.stop, str):
         end["stop"] = f"stopped at {result.stop!r}"
     threads = f"{config.target.n_threads} thread{'s' if config.target.n_threads != 1 else ''}"
-    return Text(f"\n{who}; {threads}; seed {result.seed}; {end[result.finish_reason]}", style="dim")
+    return Text(f"{who}; {threads}; seed {result.seed}; {end[result.finish_reason]}", style="dim")
 
 
 def _table(*headers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", show_header=any(headers)
+    )
     table.add_column(headers[0], style="dim", no_wrap=True)
     for header in headers[1:]:
         table.add_column(header, justify="right", no_wrap=True)
@@ -161,7 +161,7 @@ def _acceptance(stats: Stats) -> Table:
     return table
 
 
-def _times(stats: Stats) -> Table:
+def _times(stats: Stats) -> RenderableType:
     """Where the time after the prompt went, and the rows both models evaluated."""
     table = _table("time", "ms per round", "ms", "share", "rows")
     rows = [("draft", stats.draft_ms, stats.draft_rows)] if stats.draft_calls or stats.draft_ms else []
@@ -182,10 +182,8 @@ def _times(stats: Stats) -> Table:
         )
     table.add_section()
     table.add_row("all", f"{stats.decode_ms / stats.rounds:.2f}", f"{stats.decode_ms:,.1f}", "", style="dim")
-    table.caption = f"rows include the prompt; {stats.overhead:.2%} of the time was spent outside libllama"
-    table.caption_style = "dim"
-    table.caption_justify = "left"
-    return table
+    note = f"rows include the prompt; {stats.overhead:.2%} of the time was spent outside libllama"
+    return Group(table, Text(note, style="dim"))
 
 
 def _verdict(plain: Result, result: Result) -> Text:
