@@ -138,6 +138,6 @@ cdef class NGramCacheRunner(NGramRunner):
 
 
 cdef class Rehearsal:
-    cdef readonly CompiledSpeculator speculator
+    cdef readonly NGramRunner speculator
     cdef vector[Sequence] sequences
     cdef Sequence * sequence(self, int seq) except NULL

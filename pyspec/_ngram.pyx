@@ -24,6 +24,22 @@ from pyspec.libllama cimport llama_seq_id, llama_token
 from pyspec.errors import InvalidRequest, StateError
 
 cdef int32_t ORDER_MAX = 4
+cdef int32_t SIZE_MAX = 1024
+
+
+cdef int require(value, str name, int low, int high) except -1:
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} must be {low} to {high}, not {value}", name=name, value=value)
+    return 0
+
+
+cdef vector[llama_token] token_vector(tokens) except *:
+    cdef vector[llama_token] ids = tokens
+    cdef size_t i
+    for i in range(ids.size()):
+        if ids[i] < 0:
+            raise InvalidRequest(f"token ids are 0 or larger, not {ids[i]}", name="tokens", value=ids[i])
+    return ids
 
 
 cdef class NGramRunner(CompiledSpeculator):
@@ -98,6 +114,8 @@ cdef class NGramSimpleRunner(NGramRunner):
 
     def __cinit__(self, int n_seq, *, int size_n=12, int size_m=48, int min_hits=1):
         cdef int seq
+        require(size_n, "size_n", 1, SIZE_MAX)
+        require(size_m, "size_m", 1, SIZE_MAX)
         self.name = "ngram-simple"
         self.n_max = size_m
         for seq in range(n_seq):
@@ -124,6 +142,8 @@ cdef class NGramMapKRunner(NGramRunner):
 
     def __cinit__(self, int n_seq, *, int size_n=12, int size_m=48, int min_hits=1):
         cdef int seq
+        require(size_n, "size_n", 1, SIZE_MAX)
+        require(size_m, "size_m", 1, SIZE_MAX)
         self.name = "ngram-map-k"
         self.n_max = size_m
         for seq in range(n_seq):
@@ -150,6 +170,8 @@ cdef class NGramMapK4VRunner(NGramRunner):
 
     def __cinit__(self, int n_seq, *, int size_n=12, int size_m=48, int min_hits=1):
         cdef int seq
+        require(size_n, "size_n", 1, SIZE_MAX)
+        require(size_m, "size_m", 1, SIZE_MAX)
         self.name = "ngram-map-k4v"
         self.n_max = size_m
         for seq in range(n_seq):
@@ -180,6 +202,9 @@ cdef class NGramModRunner(NGramRunner):
     def __cinit__(self, int n_seq, *, int n_match=24, int n_max=64, int n_min=48, bint shared=False):
         cdef int seq
         cdef shared_ptr[NgramPool] pool
+        require(n_match, "n_match", 1, SIZE_MAX)
+        require(n_max, "n_max", 1, SIZE_MAX)
+        require(n_min, "n_min", 0, n_max)
         self.name = "ngram-mod"
         self.n_max = n_max
         self.n_min = n_min
@@ -222,6 +247,7 @@ cdef class NGramCacheRunner(NGramRunner):
         cdef int seq
         cdef shared_ptr[NgramCounts] corpus
         cdef shared_ptr[NgramCounts] learned
+        require(n_draft, "n_draft", 1, SIZE_MAX)
         if teach and lookup_dynamic is None:
             raise InvalidRequest("teach needs a dynamic lookup cache", name="teach", value=True)
         self.name = "ngram-cache"
@@ -254,12 +280,10 @@ cdef class LookupCache:
             low, high: the shortest and the longest n-grams that are counted, 1..4. A static cache needs only those
                 of two tokens.
         """
-        cdef vector[llama_token] text = tokens
+        cdef vector[llama_token] text = token_vector(tokens)
         cdef size_t i
         if not 1 <= low <= high <= ORDER_MAX:
             raise InvalidRequest(f"n-grams have 1 to {ORDER_MAX} tokens, not {low} to {high}", name="low", value=low)
-        if any(token < 0 for token in text):
-            raise InvalidRequest("token ids are 0 or larger", name="tokens", value=min(text))
         with nogil:
             for i in range(text.size()):
                 self.counts.get().add_all(text, i, low, high)
@@ -348,16 +372,17 @@ cdef class LookupCache:
 
 
 cdef class Rehearsal:
-    """Drives a compiled speculator as the decoder does, on token sequences that are known: no model is needed.
+    """Drives a speculator as the decoder does, on token sequences that are known: no model is needed.
 
-    For tests and measurements, and to see what a speculator would have made of a recorded text.
+    For tests and measurements, and to see what it would have made of a recorded text.
 
     Args:
         speculator: it believes what happens here, so it must not be an engine's at the same time.
-        n_seq: sequences there are.
+        n_seq: sequences there are; no more than it was made for.
     """
 
-    def __cinit__(self, CompiledSpeculator speculator not None, int n_seq=1):
+    def __cinit__(self, NGramRunner speculator not None, int n_seq=1):
+        require(n_seq, "n_seq", 1, speculator.sequences.size())
         self.speculator = speculator
         self.sequences.resize(n_seq)
 
@@ -372,7 +397,7 @@ cdef class Rehearsal:
         With ``told=False`` the speculator is not informed and has to find out.
         """
         cdef Sequence * s = self.sequence(seq)
-        cdef vector[llama_token] text = tokens
+        cdef vector[llama_token] text = token_vector(tokens)
         s.begin_round()
         s.active = True
         s.seed = text.back() if text.size() else -1
@@ -412,10 +437,14 @@ cdef class Rehearsal:
         cdef Sequence * s = self.sequence(seq)
         cdef int32_t n_before = <int32_t> s.tokens.size()
         cdef size_t i
+        if s.seed < 0:
+            raise InvalidRequest(f"sequence {seq} has no tokens yet; feed it some", name="seq", value=seq)
+        if len(continuation) == 0:
+            raise InvalidRequest("the target says at least one token", name="continuation", value=continuation)
         if n_submitted is not None:
             s.draft.resize(min(s.draft.size(), <size_t> n_submitted))
-        for token in continuation:
-            s.emitted.push_back(<llama_token> token)
+        for token in token_vector(continuation):
+            s.emitted.push_back(token)
             if s.n_accepted == <int32_t> s.draft.size() or token != s.draft[s.n_accepted]:
                 break
             s.n_accepted += 1

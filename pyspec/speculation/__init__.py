@@ -1,7 +1,19 @@
 """Who drafts, and what it brought: policy, one concept a file."""
 
 from pyspec.speculation.config import DraftModel
+from pyspec.speculation.ngram_config import NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple
 from pyspec.speculation.scripted import DraftRequest, Speculator
 from pyspec.speculation.stats import SpeculatorStats, Stats
 
-__all__ = ["DraftModel", "DraftRequest", "Speculator", "SpeculatorStats", "Stats"]
+__all__ = [
+    "DraftModel",
+    "DraftRequest",
+    "NGramCache",
+    "NGramMapK",
+    "NGramMapK4V",
+    "NGramMod",
+    "NGramSimple",
+    "Speculator",
+    "SpeculatorStats",
+    "Stats",
+]
