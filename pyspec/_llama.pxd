@@ -2,6 +2,7 @@
 # Everything else about these classes is in the .pxi files under binding/.
 
 from libc.stdint cimport int32_t, uint32_t
+from libcpp cimport bool as cpp_bool
 from libcpp.atomic cimport atomic
 from libcpp.vector cimport vector
 
@@ -40,6 +41,7 @@ cdef class Vocab:
     cdef llama_token check(self, object token) except? -1
     cdef int require(self) except -1
     cdef int check_special(self) except -1
+    cdef list split(self, bytes text, cpp_bool add_special, cpp_bool parse_special)
 
 
 cdef class Context:

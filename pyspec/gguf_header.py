@@ -47,7 +47,8 @@ _U16, _U32 = 2, 4
 _TENSOR_TYPES = {
     0: ("f32", 1, 4), 1: ("f16", 1, 2), 2: ("q4_0", 32, 18), 3: ("q4_1", 32, 20), 6: ("q5_0", 32, 22),
     7: ("q5_1", 32, 24), 8: ("q8_0", 32, 34), 9: ("q8_1", 32, 36), 10: ("q2_K", 256, 84),
-    11: ("q3_K", 256, 110), 12: ("q4_K", 256, 144), 13: ("q5_K", 256, 176), 14: ("q6_K", 256, 210), 15: ("q8_K", 256, 292),
+    11: ("q3_K", 256, 110), 12: ("q4_K", 256, 144), 13: ("q5_K", 256, 176), 14: ("q6_K", 256, 210),
+    15: ("q8_K", 256, 292),
     16: ("iq2_xxs", 256, 66), 17: ("iq2_xs", 256, 74), 18: ("iq3_xxs", 256, 98), 19: ("iq1_s", 256, 50),
     20: ("iq4_nl", 32, 18), 21: ("iq3_s", 256, 110), 22: ("iq2_s", 256, 82), 23: ("iq4_xs", 256, 136),
     24: ("i8", 1, 1), 25: ("i16", 1, 2), 26: ("i32", 1, 4), 27: ("i64", 1, 8), 28: ("f64", 1, 8),
@@ -105,7 +106,8 @@ class GGUFArray(Sequence[Scalar]):
 
     def strings(self) -> list[bytes]:
         """The elements of an array of strings, undecoded."""
-        data, position, result = self._read(), 0, []
+        data, position = self._read(), 0
+        result: list[bytes] = []
         unpack, append = struct.Struct("<Q").unpack_from, result.append
         for _ in range(self._count):
             start = position + 8

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_fixtures import tiny as tiny
 
 # Before anything loads libllama. ggml would start a debugger on its own process to print a backtrace when
 # a test makes a child abort.

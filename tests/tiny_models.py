@@ -376,14 +376,12 @@ def write_successor(
     w = Writer(path, "llama", 12)
     w.sizes(1, n_head=4, n_head_kv=4, head=32, n_ff=32, n_embd=n_embd)
     n_vocab = w.spm_vocab(**tokens)
-    embeddings = w.random.standard_normal((n_vocab, n_embd)).astype(np.float32)
-    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    successors = [next_token.get(token, (token + 1) % n_vocab) for token in range(n_vocab)]
-    head = np.zeros_like(embeddings)
-    np.add.at(head, successors, embeddings)
-    w.data("token_embd.weight", embeddings)
+    # A token is embedded as what the head looks for in its successor's row.
+    rows = w.random.standard_normal((n_vocab, n_embd)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    w.data("token_embd.weight", rows[[next_token.get(t, (t + 1) % n_vocab) for t in range(n_vocab)]])
     w.data("output_norm.weight", np.ones(n_embd, np.float32))
-    w.data("output.weight", 3 * head)
+    w.data("output.weight", 3 * rows)
     w.tensor("blk.0.attn_norm.weight", n_embd, like="norm")
     w.tensor("blk.0.ffn_norm.weight", n_embd, like="norm")
     for name in ("attn_q", "attn_k", "attn_v"):
@@ -395,26 +393,25 @@ def write_successor(
     w.close()
 
 
-def write_scripted(path: Path, script: Sequence[str], *, ends: bool = True, start: str = "▁go") -> list[int]:
-    """A model that, once it has read the text `start`, writes `script`, token by token.
+def write_scripted(path: Path, script: Sequence[str], *, ends: bool = True) -> list[int]:
+    """A model that writes `script`, token by token, after any prompt that does not end in one of its tokens.
 
     Args:
         path: the file to write.
         script: pieces in SentencePiece's spelling ("▁word", "<0xE2>" for a byte); none twice.
         ends: whether the end-of-sequence token follows; otherwise the script starts again.
-        start: the piece of the prompt after which the script begins.
 
     Returns:
         The token ids of the script.
     """
-    if len(set(script)) != len(script) or start in script:
+    if len(set(script)) != len(script):
         raise ValueError("a piece can only appear once: what follows it depends on it alone")
-    pieces = [start, *(piece for piece in script if not piece.startswith("<0x"))]
+    pieces = [piece for piece in script if not piece.startswith("<0x")]
     ids = {piece: FIRST_PIECE + i for i, piece in enumerate(pieces)}
     ids |= {f"<0x{byte:02X}>": FIRST_BYTE + byte for byte in range(256)}
     written = [ids[piece] for piece in script]
-    next_token = dict(zip([ids[start], *written], [*written, EOS if ends else written[0]], strict=True))
-    next_token[BOS] = ids[start]
+    next_token = dict.fromkeys(range(FIRST_PIECE + len(pieces)), written[0])
+    next_token |= zip(written, [*written[1:], EOS if ends else written[0]], strict=True)
     write_successor(path, {"pieces": pieces}, next_token)
     return written
 

@@ -196,7 +196,7 @@ cdef class Model:
 
         c_name = as_path("path", path)
         self.path = os.fsdecode(c_name)
-        check_gguf(self.path, params.vocab_only)
+        check_gguf(self.path, params.vocab_only, kv_overrides or {})
         c_path = c_name
         begin_call()
         try:
@@ -489,7 +489,9 @@ cdef str meta_value(ModelHandle handle, bytes key):
         out.resize(n)
 
 
-cdef int check_gguf(str path, bint vocab_only) except -1:
-    """Refuse early what libllama reports badly or not at all: read the header, see that the data is there."""
-    read_gguf(path).check(vocab_only=vocab_only)
-    return 0
+cdef object check_gguf(str path, bint vocab_only, dict overrides):
+    """Refuse early what libllama reports badly or not at all; returns the header, with the overrides in it."""
+    header = read_gguf(path)
+    header.metadata.update(overrides)
+    header.check(vocab_only=vocab_only)
+    return header

@@ -95,9 +95,11 @@ def quantize(
     if token_embedding_type is not None:
         params.token_embedding_type = as_tensor_type("token_embedding_type", token_embedding_type)
 
+    if kv_overrides:
+        fill_kv_overrides(kv_overrides, overrides)
+        params.kv_overrides = overrides.data()
     source, target = as_path("src", src), as_path("dst", dst)
-    header = read_gguf(os.fsdecode(source))
-    header.check()
+    header = check_gguf(os.fsdecode(source), False, kv_overrides or {})
     if os.path.exists(target) and os.path.samefile(source, target):
         raise InvalidRequest("dst is the same file as src", name="dst", value=dst)
     if not os.path.isdir(os.path.dirname(os.path.abspath(target))):
@@ -108,9 +110,6 @@ def quantize(
         fill_pruned(header, prune_layers, pruned)
         if pruned.size() > 1:
             params.prune_layers = pruned.data()
-    if kv_overrides:
-        fill_kv_overrides(kv_overrides, overrides)
-        params.kv_overrides = overrides.data()
     keep = []  # the bytes `types` points into
     if tensor_types:
         for pattern, name in tensor_types.items():

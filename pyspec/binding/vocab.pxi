@@ -64,14 +64,9 @@ cdef class Vocab:
             text: str, or bytes meant to be UTF-8. Bytes that are not become replacement characters or byte
                 tokens, as the vocabulary has it.
             add_special: put BOS and EOS around the text if the model wants that.
-            parse_special: read texts of control tokens, like ``<|im_start|>``, as those tokens. With text
-                from a user, leave it off.
+            parse_special: read texts of control tokens, like ``<|im_start|>``, as those tokens. With text from a
+                user, leave it off.
         """
-        cdef vector[llama_token] tokens
-        cdef const char * c_text
-        cdef int32_t length, n
-        cdef cpp_bool special = bool(add_special), parse = bool(parse_special)
-        cdef const llama_vocab * vocab = self.handle.vocab
         if isinstance(text, str):
             text = text.encode("utf-8", "surrogatepass")
         elif not isinstance(text, bytes):
@@ -79,22 +74,35 @@ cdef class Vocab:
                 f"text must be str or bytes, not {type(text).__name__}", name="text", value=text
             )
         if len(text) > MAX_TEXT:
-            raise InvalidRequest(
-                f"text of {len(text)} bytes is too long; the limit is {MAX_TEXT}", name="text"
-            )
+            raise InvalidRequest(f"text of {len(text)} bytes is too long; the limit is {MAX_TEXT}", name="text")
         self.require()
-        if special:
+        if add_special:
             self.check_special()
-        c_text = text
-        length = len(text)
+        try:
+            return self.split(text, bool(add_special), bool(parse_special))
+        except InvalidRequest:
+            # Some of libllama's tokenizers refuse what is no UTF-8, others replace it.
+            replaced = text.decode("utf-8", "replace").encode()
+            if replaced == text:
+                raise
+            return self.split(replaced, bool(add_special), bool(parse_special))
+
+    cdef list split(self, bytes text, cpp_bool add_special, cpp_bool parse_special):
+        cdef vector[llama_token] tokens
+        cdef const llama_vocab * vocab = self.handle.vocab
+        cdef const char * c_text = text
+        cdef int32_t length = len(text)
+        cdef int32_t n
         begin_call()
         try:
             with nogil:
                 tokens.resize(length + 2)
-                n = llama_tokenize(vocab, c_text, length, tokens.data(), tokens.size(), special, parse)
+                n = llama_tokenize(
+                    vocab, c_text, length, tokens.data(), tokens.size(), add_special, parse_special)
                 if n < 0 and n != -2147483648:
                     tokens.resize(-n)
-                    n = llama_tokenize(vocab, c_text, length, tokens.data(), tokens.size(), special, parse)
+                    n = llama_tokenize(
+                        vocab, c_text, length, tokens.data(), tokens.size(), add_special, parse_special)
         except Exception as error:
             raise InvalidRequest(f"the vocabulary cannot tokenize the text: {error}", name="text") from error
         if n < 0:
