@@ -177,8 +177,8 @@ class FetchDisplay(Bars):
         """Takes a report; this is the ``progress`` of :func:`pyspec.models.fetch`."""
         if event.stage == "licence":
             self.clear()
-            self._console.print(f"[bold]{event.model}[/bold]", soft_wrap=True)
-            self._console.print(Text(event.detail, style="dim"), soft_wrap=True)
+            self._console.print(Text(event.model, style="bold"))
+            self._console.print(Text(event.detail, style="dim"))
             return
         what = {
             "wait": f"waiting for another process that fetches {event.model}",

