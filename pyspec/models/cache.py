@@ -83,6 +83,10 @@ def lock(name: str, waiting: Callable[[], None]) -> Iterator[None]:
             except BlockingIOError:
                 waiting()
                 time.sleep(0.2)
+            except OSError as error:
+                raise FetchError(
+                    f"cannot lock {path}: {error.strerror}. Set PYSPEC_CACHE to a folder on a local disk"
+                ) from error
         yield
 
 

