@@ -47,6 +47,9 @@ def supports_mmap() -> bool:
 def supports_mlock() -> bool:
     """Whether mapped model files can be locked into memory here."""
 
+def trim_memory() -> None:
+    """Give memory that was freed, and that the C library kept, back to the system (glibc; nothing elsewhere)."""
+
 def time_us() -> int:
     """The clock of libllama, in microseconds."""
 

@@ -150,5 +150,5 @@ class Rehearsal:
     def tokens(self, *, seq: int = 0) -> list[int]:
         """The sequence, the seed included."""
 
-    def check(self) -> None:
-        """AssertionError when what the speculator believes of a sequence can't be."""
+    def check(self, *, seq: int = 0) -> None:
+        """AssertionError when what the speculator believes of the sequence can't be."""

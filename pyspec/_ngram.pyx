@@ -472,8 +472,6 @@ cdef class Rehearsal:
             tokens.append(s.seed)
         return tokens
 
-    def check(self):
-        """AssertionError when what the speculator believes of a sequence can't be."""
-        cdef size_t seq
-        for seq in range(self.sequences.size()):
-            self.speculator.check_sequence(<llama_seq_id> seq, &self.sequences[seq])
+    def check(self, *, int seq=0):
+        """AssertionError when what the speculator believes of the sequence can't be."""
+        self.speculator.check_sequence(seq, self.sequence(seq))

@@ -85,7 +85,8 @@ def test_replay_writes_the_same_text_with_more_rows(smollm2: Path, n_max: int) -
     replay = with_draft(smollm2, DraftModel(smollm2, n_max=n_max, sync="replay"))
     assert replay.token_ids == lazy.token_ids
     assert (replay.stats.drafted, replay.stats.accepted) == (lazy.stats.drafted, lazy.stats.accepted)
-    assert replay.stats.draft_rows > 1.5 * lazy.stats.draft_rows
+    # Each round's target batch once more; what lazy synchronisation feeds after full acceptance is in there.
+    assert replay.stats.draft_rows > 1.3 * lazy.stats.draft_rows
 
 
 def test_p_min_stops_drafting_where_the_draft_is_unsure(smollm2_f32: Path, smollm2_q4_0: Path) -> None:
@@ -97,10 +98,10 @@ def test_p_min_stops_drafting_where_the_draft_is_unsure(smollm2_f32: Path, smoll
 
 def test_short_drafts_are_discarded_and_counted(smollm2_f32: Path, smollm2_q4_0: Path) -> None:
     loose = with_draft(smollm2_f32, DraftModel(smollm2_q4_0, n_max=8, p_min=0.7))
-    strict = with_draft(smollm2_f32, DraftModel(smollm2_q4_0, n_max=8, p_min=0.7, n_min=4))
+    strict = with_draft(smollm2_f32, DraftModel(smollm2_q4_0, n_max=8, p_min=0.7, n_min=2))
     entry = strict.stats.speculators["draft-simple"]
     assert strict.stats.discarded > 0 and loose.stats.discarded == 0
-    assert entry.drafted == sum(entry.drafted_per_position) and entry.drafted_per_position[3] == entry.drafts
+    assert entry.drafted == sum(entry.drafted_per_position) and entry.drafted_per_position[1] == entry.drafts
     assert strict.stats.rounds_without_draft > loose.stats.rounds_without_draft
 
 

@@ -32,7 +32,7 @@ class Stage:
         return {
             "right": drafters.right(prompt, continuation),
             "noise": drafters.noise(prompt, continuation, self.n_vocab),
-            **{f"mix{k}": drafters.mix(k, prompt, continuation, self.n_vocab) for k in (1, 2, 5)},
+            **{f"mix{k}": drafters.mix(k, prompt, continuation, self.n_vocab) for k in (1, 3)},
         }
 
 
@@ -68,7 +68,7 @@ SAMPLING = {
 
 @pytest.mark.parametrize("name", SAMPLING)
 def test_every_drafter_leaves_the_text_alone(stage: Stage, name: str) -> None:
-    params = SamplingParams(max_tokens=48, **SAMPLING[name])
+    params = SamplingParams(max_tokens=32, **SAMPLING[name])
     prompt = stage.engine.tokenize(PROMPTS[0])
     plain = stage.engine.generate(prompt, params, n_draft_max=0)
     assert plain.stats.drafted == 0 and len(plain.token_ids) > 1
@@ -85,11 +85,11 @@ def test_every_drafter_leaves_the_text_alone(stage: Stage, name: str) -> None:
 
 @pytest.mark.parametrize("at", range(len(PROMPTS)))
 def test_greedy_on_all_prompts(stage: Stage, at: int) -> None:
-    params = SamplingParams(max_tokens=64, **GREEDY)
+    params = SamplingParams(max_tokens=40, **GREEDY)
     prompt = stage.engine.tokenize(PROMPTS[at])
     plain = stage.engine.generate(prompt, params, n_draft_max=0)
     stage.puppet.script = drafters.mix(3, prompt, plain.token_ids, stage.n_vocab)
-    for n_draft_max in (1, 2, 3, 4, 8, 16):
+    for n_draft_max in ((1, 16), (2, 8), (3, 4))[at % 3]:
         result = stage.engine.generate(prompt, params, n_draft_max=n_draft_max)
         assert result.token_ids == plain.token_ids
 
@@ -100,7 +100,7 @@ def test_settings_that_differ_give_texts_that_differ(stage: Stage) -> None:
     texts = {}
     for name, settings in SAMPLING.items():
         if name not in ("no end", "dry"):  # these change nothing in so short and varied a text
-            texts[name] = stage.engine.generate(prompt, SamplingParams(max_tokens=48, **settings), n_draft_max=0).text
+            texts[name] = stage.engine.generate(prompt, SamplingParams(max_tokens=24, **settings), n_draft_max=0).text
     assert len(set(texts.values())) == len(texts)
 
 
@@ -160,7 +160,7 @@ def test_the_draft_model_changes_nothing(smollm2: Path) -> None:
 
     with Engine(smollm2, speculation=DraftModel(smollm2, n_max=8), n_ctx=1024) as engine:
         for settings in (GREEDY, {"temperature": 0.8, "seed": 7}, {**GREEDY, "penalty_repeat": 1.2}):
-            params = SamplingParams(max_tokens=96, **settings)
+            params = SamplingParams(max_tokens=64, **settings)
             plain = engine.generate(PROMPTS[3], params, n_draft_max=0)
             fast = engine.generate(PROMPTS[3], params)
             assert fast.token_ids == plain.token_ids

@@ -13,7 +13,7 @@ import pytest
 from pyspec import Engine, Result, SamplingParams
 from pyspec.bench.prompts import chatml, prompts_for
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=48, seed=1)
 STORY = prompts_for(chat=True)[0]
 REPEAT = chatml("Repeat this sentence ten times: The quick brown fox jumps over the lazy dog.")
 
@@ -29,7 +29,7 @@ def engine(smollm2: Path, puppet: drafters.Puppet) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plain(engine: Engine) -> Result:
     return engine.generate(STORY, GREEDY, n_draft_max=0)
 
@@ -80,10 +80,10 @@ def test_streaming_agrees_with_the_whole(engine: Engine, plain: Result, draft: s
 
 
 def test_of_several_stop_strings_the_one_that_completes_first_wins(engine: Engine, plain: Result, draft: str) -> None:
-    at = plain.text.index(" ", 40)
-    early, late = plain.text[at : at + 6], plain.text[at + 1 : at + 12]
+    early, late = plain.text[40:50], plain.text[41:55]
+    assert plain.text.index(early) == 40
     result = engine.generate(STORY, dataclasses.replace(GREEDY, stop=(late, early)))
-    assert result.stop == early and result.text == plain.text[:at]
+    assert result.stop == early and result.text == plain.text[:40]
 
 
 def test_text_held_back_for_a_stop_string_is_not_lost_at_the_limit(engine: Engine, plain: Result, draft: str) -> None:
@@ -265,14 +265,14 @@ def test_a_drafter_that_raises_fails_no_request(engine: Engine, plain: Result, p
 def test_the_first_speculator_with_a_draft_wins(smollm2: Path, plain: Result) -> None:
     first, second = drafters.Puppet(), drafters.Puppet()
     prompt = plain.prompt_token_ids
-    even = drafters.right(prompt, plain.token_ids, 2)
-    first.script = lambda tokens, n_max: even(tokens, n_max) if len(tokens) % 2 else []
+    two = drafters.right(prompt, plain.token_ids, 2)
+    first.script = lambda tokens, n_max: two(tokens, n_max) if len(tokens) % 3 == 0 else []
     second.script = drafters.right(prompt, plain.token_ids, 3)
-    first.name, second.name = "odd", "rest"  # type: ignore[attr-defined]
+    first.name, second.name = "thirds", "rest"  # type: ignore[attr-defined]
     with Engine(smollm2, speculation=[first, second], n_ctx=512) as engine:
         result = engine.generate(STORY, GREEDY)
     assert result.token_ids == plain.token_ids
-    assert {"odd", "rest"} <= set(result.drafted_by)
+    assert {"thirds", "rest"} <= set(result.drafted_by)
     stats = result.stats.speculators
-    assert stats["odd"].accepted + stats["rest"].accepted == result.stats.accepted
-    assert len(stats["odd"].drafted_per_position) == 2 and len(stats["rest"].drafted_per_position) == 3
+    assert stats["thirds"].accepted + stats["rest"].accepted == result.stats.accepted
+    assert len(stats["thirds"].drafted_per_position) == 2 and len(stats["rest"].drafted_per_position) == 3

@@ -137,6 +137,9 @@ cdef class Context:
                 ptr = llama_init_from_model(model.handle.ptr, params)
         except Exception as error:
             raise ContextError(f"cannot create a context: {error}") from error
+        finally:
+            for chain in attached.values():  # libllama may have started to build them in
+                (<SamplerChain> chain).spent = DETACHED
         if ptr == NULL:
             why = reason()
             drain_log()
@@ -166,6 +169,7 @@ cdef class Context:
         self.device_saves = {}
         for chain in attached.values():
             (<SamplerChain> chain).attached_to = weakref.ref(self)
+            (<SamplerChain> chain).spent = None
         if other is not None:
             self.ctx_other = other
             other.n_dependents += 1

@@ -81,6 +81,7 @@ cdef int fill_sequences(
 
 
 cdef int fill_outputs(object outputs, size_t n, vector[int8_t] & out) except -1:
+    cdef size_t i
     out.resize(n)
     if outputs is None:
         out[n - 1] = 1

@@ -155,6 +155,16 @@ def supports_mlock() -> bool:
     return llama_supports_mlock()
 
 
+cdef extern from "trim.hpp" namespace "pyspec" nogil:
+    void c_trim_memory "pyspec::trim_memory"() noexcept
+
+
+def trim_memory() -> None:
+    """Give memory that was freed, and that the C library kept, back to the system (glibc; nothing elsewhere)."""
+    with nogil:
+        c_trim_memory()
+
+
 def time_us() -> int:
     """The clock of libllama, in microseconds."""
     return llama_time_us()

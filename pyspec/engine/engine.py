@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
-from pyspec._llama import Model
+from pyspec._llama import Model, trim_memory
 from pyspec._speculator import CompiledSpeculator
 from pyspec.engine.config import EngineConfig
 from pyspec.engine.generation import Generation, Job, Result
@@ -28,7 +28,7 @@ from pyspec.engine.prompt import prompt_tokens
 from pyspec.engine.rounds import Setup
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextFull, InvalidRequest
-from pyspec.sampling import SamplingParams, build_chain
+from pyspec.sampling import DryCache, SamplingParams, build_chain
 from pyspec.speculation.config import DraftModel, check_integer
 from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
 
@@ -170,6 +170,7 @@ class Engine:
             draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
         )
         self._model = model
+        self._dry_cache = DryCache()
         self._contexts = [loaded.context for loaded in opened]
         setup = Setup(
             decoder=decoder,
@@ -248,7 +249,7 @@ class Engine:
                 n_tokens=len(tokens),
                 n_ctx=n_ctx,
             )
-        plan = build_chain(params, self._model.vocab, n_ctx=n_ctx)
+        plan = build_chain(params, self._model.vocab, n_ctx=n_ctx, dry_cache=self._dry_cache)
         job = Job(tokens, params, plan, n_draft_max=n_draft_max, prompt_progress=prompt_progress)
         worker.submit(job)
         return Generation(job, worker.cancel)
@@ -288,6 +289,7 @@ class Engine:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
+            self._dry_cache = DryCache()  # its samplers hold the model
 
     def __enter__(self) -> Engine:
         return self
@@ -319,6 +321,9 @@ def _release(opened: list[Loaded], owned: list[Model]) -> None:
         loaded.context.close()
     for model in owned:
         model.close()
+    opened.clear()
+    owned.clear()
+    trim_memory()
 
 
 def _speculators(speculation: Speculation, draft_model: str | os.PathLike[str] | None) -> list[SpeculatorSpec]:

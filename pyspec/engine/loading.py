@@ -38,12 +38,12 @@ def load_model(path: str | os.PathLike[str], role: str, progress: LoadProgress |
 def require_text_model(model: Model, role: str) -> None:
     """Raises UnsupportedModel unless the model continues text one token at a time."""
     reason = None
-    if not model.has_decoder or model.has_encoder:
+    if model.arch in HIDDEN_STATE_DRAFTS:
+        reason = f"it drafts from a target's hidden states ({HIDDEN_STATE_DRAFTS[model.arch]}) and can't run alone"
+    elif not model.has_decoder or model.has_encoder:
         reason = "it has an encoder; pyspec runs decoder-only models"
     elif model.is_diffusion:
         reason = "it is a diffusion model, which does not write from left to right"
-    elif model.arch in HIDDEN_STATE_DRAFTS:
-        reason = f"it drafts from a target's hidden states ({HIDDEN_STATE_DRAFTS[model.arch]}) and can't run alone"
     elif model.vocab.type == "none":
         reason = "it has no vocabulary"
     if reason is not None:

@@ -1,0 +1,57 @@
+"""How likely the next drafted token is accepted: estimates per position, per sequence and over all of them."""
+
+from __future__ import annotations
+
+
+class PositionRates:
+    """Chance that the i-th drafted token is accepted, given that those before it were.
+
+    A mean with exponential forgetting for every position. What is not known yet comes from `prior` (the same
+    speculator over all sequences), and beyond what that knows, from the position before.
+
+    Args:
+        prior: estimates to start from, or None.
+        start: the estimate when nothing at all is known.
+        forget: weight of the past after one more observation; 0.9 remembers about ten.
+        prior_weight: how many observations the prior counts for.
+    """
+
+    __slots__ = ("_forget", "_hits", "_prior", "_prior_weight", "_start", "_weight")
+
+    def __init__(
+        self, prior: PositionRates | None = None, *, start: float = 0.7, forget: float = 0.92, prior_weight: float = 3.0
+    ) -> None:
+        self._prior = prior
+        self._start = start
+        self._forget = forget
+        self._prior_weight = prior_weight
+        self._hits: list[float] = []
+        self._weight: list[float] = []
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Takes in one verified draft: `accepted` hits, then a miss if it was not accepted whole."""
+        n = min(drafted, accepted + 1)
+        while len(self._hits) < n:
+            self._hits.append(0.0)
+            self._weight.append(0.0)
+        for i in range(n):
+            self._hits[i] = self._hits[i] * self._forget + (i < accepted)
+            self._weight[i] = self._weight[i] * self._forget + 1.0
+        if self._prior is not None:
+            self._prior.observe(drafted, accepted)
+
+    def rates(self, n: int) -> list[float]:
+        """Estimates for the positions 1..n."""
+        base = self._prior.rates(n) if self._prior is not None else None
+        result: list[float] = []
+        last = self._start
+        for i in range(n):
+            expected = base[i] if base is not None else last
+            if i < len(self._hits):
+                expected = (self._hits[i] + self._prior_weight * expected) / (self._weight[i] + self._prior_weight)
+            elif base is not None and result:
+                # Nothing seen here: as far from the others' mean as at the position before.
+                expected = min(1.0, max(0.0, expected + result[-1] - base[i - 1]))
+            result.append(expected)
+            last = expected
+        return result
