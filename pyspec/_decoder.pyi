@@ -3,16 +3,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyspec._drafting import DraftCounts
 from pyspec._llama import Context
 from pyspec._speculator import CompiledSpeculator
 from pyspec.sampling import SamplerPlan
-
-class Counts(DraftCounts):
-    target_calls: int
-    target_rows: int
-    verify_us: int
-    sampling_us: int
 
 def choose(plan: SamplerPlan, rows: npt.NDArray[np.float32], prompt: Sequence[int] = ()) -> list[int]:
     """The tokens a plan chooses for consecutive rows of logits, each accepted before the next is chosen."""
@@ -71,7 +64,7 @@ class Decoder:
         """The round's outcome: (emitted tokens, drafted, accepted, discarded, why none could be chosen or None)."""
     def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]:
         """Per emitted token of the round: (its log-probability, [(id, log-probability), ...] best first)."""
-    def counts(self) -> Counts:
+    def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
     def check(self) -> None:
         """Compares the bookkeeping with all memories; AssertionError names the sequence and what is off."""

@@ -1,14 +1,5 @@
-from typing import TypedDict
-
 from pyspec._llama import Context
 from pyspec._speculator import CompiledSpeculator
-
-class DraftCounts(TypedDict):
-    draft_calls: int
-    draft_rows: int
-    draft_failures: int
-    draft_us: int
-    draft_decode_us: int
 
 class DraftRunner(CompiledSpeculator):
     """A draft model's context, and how far each sequence has got in it.
@@ -41,5 +32,5 @@ class DraftRunner(CompiledSpeculator):
     ) -> None: ...
     def synced(self, seq: int) -> int:
         """How many committed tokens of the sequence the draft model has read."""
-    def counts(self) -> DraftCounts:
+    def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, failed calls, microseconds."""

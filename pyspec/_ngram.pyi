@@ -1,13 +1,13 @@
 """Drafting without a model; see _ngram.pyx."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pyspec._speculator import CompiledSpeculator
 
 class NGramRunner(CompiledSpeculator):
     """What the five have in common: it follows every sequence and lets the method propose."""
 
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> dict[str, int]:
         """What it did since construction, each name behind the speculator's: "ngram-mod.drafts".
 
         proposals (times it was asked), drafts, drafted (tokens), discarded (tokens of drafts shorter than

@@ -1,5 +1,3 @@
-from collections.abc import Mapping
-
 class CompiledSpeculator:
     """A speculator in compiled code.
 
@@ -15,5 +13,5 @@ class CompiledSpeculator:
     def n_max(self) -> int: ...
     @property
     def n_min(self) -> int: ...
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> dict[str, int]:
         """Work and time since construction, by name."""

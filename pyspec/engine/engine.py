@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
@@ -345,7 +345,8 @@ def _speculators(speculation: Speculation, draft_model: str | os.PathLike[str] |
                 value=speculation,
             )
         return list(given)
-    specs: list[SpeculatorSpec] = list(speculation) if isinstance(speculation, Sequence) else [speculation]
+    several = isinstance(speculation, Sequence)
+    specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
     for spec in specs:
         if not (isinstance(spec, DraftModel) or hasattr(spec, "propose") or callable(spec)):
             raise InvalidRequest(

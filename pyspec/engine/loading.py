@@ -99,7 +99,7 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
         require_tail_removal(model, "draft")
         check_vocabulary(target.model.vocab, model.vocab)
         n_threads = options.n_threads or target.config.n_threads
-        config = {
+        config: dict[str, Any] = {
             "n_ubatch": options.n_batch,
             "n_threads": n_threads,
             "n_threads_batch": options.n_threads_batch or options.n_threads or target.config.n_threads_batch,

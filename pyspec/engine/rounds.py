@@ -230,7 +230,7 @@ class Run:
     def _settle(self) -> None:
         """Adds the work and the time since the last call to the statistics: the prompt's, then the rounds'."""
         stats, before, now = self.job.stats, self._counts, self._decoder.counts()
-        work = {name: now[name] - before[name] for name in now}  # type: ignore[literal-required]
+        work = {name: now[name] - before[name] for name in now}
         elapsed = 1000.0 * (time.perf_counter() - self._t_settled)
         self._counts = now
         self._t_settled = time.perf_counter()
