@@ -25,9 +25,7 @@ def test_what_a_model_says(tiny):
         assert model.n_ctx_train == 512
         assert (model.rope_type, model.rope_freq_scale_train) == ("norm", 1.0)
         assert (model.has_decoder, model.has_encoder, model.decoder_start_token) == (True, False, None)
-        assert not (
-            model.is_recurrent or model.is_hybrid or model.is_diffusion or model.has_mtp or model.vocab_only
-        )
+        assert not (model.is_recurrent or model.is_hybrid or model.is_diffusion or model.has_mtp or model.vocab_only)
         assert model.size == 4 * model.n_params
         assert "F32" in model.ftype
         assert model.metadata["llama.block_count"] == "4"
@@ -67,9 +65,7 @@ def test_vocabulary_only(tiny):
     with Model(tiny("vocab-only"), vocab_only=True) as model:
         assert model.vocab_only
         assert (model.n_head, model.n_head_kv) == (0, 0)
-        assert (
-            model.vocab.detokenize(model.vocab.tokenize("hello world", add_special=False)) == b"hello world"
-        )
+        assert model.vocab.detokenize(model.vocab.tokenize("hello world", add_special=False)) == b"hello world"
         with pytest.raises(InvalidRequest, match="vocab_only=True"):
             Context(model)
 
@@ -110,9 +106,7 @@ def test_not_a_gguf(tmp_path, content):
         Model(path)
 
 
-@pytest.mark.parametrize(
-    ("version", "message"), [(1, "version is 1"), (4, "version is 4"), (0x03000000, "big-endian")]
-)
+@pytest.mark.parametrize(("version", "message"), [(1, "version is 1"), (4, "version is 4"), (0x03000000, "big-endian")])
 def test_other_versions(tiny, tmp_path, version, message):
     data = bytearray(tiny("llama").read_bytes())
     data[4:8] = version.to_bytes(4, "little")
@@ -125,9 +119,7 @@ def test_other_versions(tiny, tmp_path, version, message):
 def test_truncated_data_names_the_tensor(tiny, tmp_path):
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny("llama").read_bytes()[:-1000])
-    with pytest.raises(
-        ModelLoadError, match=r"truncated: the tensor blk\.3\.ffn_down\.weight needs \d+ bytes"
-    ):
+    with pytest.raises(ModelLoadError, match=r"truncated: the tensor blk\.3\.ffn_down\.weight needs \d+ bytes"):
         Model(path)
 
 

@@ -240,9 +240,7 @@ def test_suppressed_tokens(tmp_path):
     w = Writer(path, "llama", 0)
     w.sizes(1)
     w.spm_vocab(WORDS)
-    w.file.add_key_value(
-        "tokenizer.ggml.suppress_tokens", [5, 6], gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT32
-    )
+    w.file.add_key_value("tokenizer.ggml.suppress_tokens", [5, 6], gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT32)
     w.close()
     with Model(path, vocab_only=True) as model:
         assert model.vocab.suppress_tokens == (5, 6)

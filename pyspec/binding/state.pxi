@@ -1,13 +1,15 @@
 # Saved states. libllama's bytes come in an envelope of ours: libllama trusts what it restores, and a damaged
 # or foreign state would corrupt the memory or end the process.
 #
-#   magic "PSTA", format, kind, reserved      4 bytes, 3 x u8, 1 byte
+#   magic "PSTA", format, kind, reserved      4 bytes, u8, u8, u16
 #   flags, model fingerprint, sequence         u32, u32, i32
 #   serial number (on-device saves), tokens    u64, u32
 #   length of what follows, its CRC-32         u64, u32
+#   CRC-32 of all this                         u32
 # then the tokens (i32 each) and libllama's bytes, all in the byte order of the machine.
 
-STATE_HEADER = struct.Struct("=4sBBBxIIiQIQI")
+STATE_FIELDS = struct.Struct("=4sBBHIIiQIQI")
+STATE_HEADER = struct.Struct(STATE_FIELDS.format + "I")
 STATE_MAGIC = b"PSTA"
 STATE_FORMAT = 1
 cdef int STATE_OF_SEQUENCE = 1
@@ -40,8 +42,9 @@ cdef int seal(
 ) except -1:
     """Write the header, once all the rest is there."""
     body = memoryview(envelope)[STATE_HEADER.size:]
-    header = STATE_HEADER.pack(STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial,
-                               n_tokens, len(body), zlib.crc32(body))
+    fields = (STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial, n_tokens, len(body),
+              zlib.crc32(body))
+    header = STATE_HEADER.pack(*fields, zlib.crc32(STATE_FIELDS.pack(*fields)))
     memcpy(PyBytes_AS_STRING(envelope), PyBytes_AS_STRING(header), STATE_HEADER.size)
     return 0
 
@@ -56,12 +59,14 @@ cdef tuple unseal(Context context, object data, int kind, uint32_t flags):
         raise InvalidRequest(f"data must be bytes, not {type(data).__name__}", name="data") from None
     if len(view) < STATE_HEADER.size:
         raise StateError(f"the state is truncated: it has {len(view)} bytes")
-    (magic, form, its_kind, _, its_flags, its_model, seq, serial, n_tokens, length,
-     crc) = STATE_HEADER.unpack_from(view)
+    *fields, header_crc = STATE_HEADER.unpack_from(view)
+    magic, form, its_kind, _, its_flags, its_model, seq, serial, n_tokens, length, crc = fields
     body = view[STATE_HEADER.size:]
     if magic != STATE_MAGIC or form != STATE_FORMAT:
         raise StateError("this is not a saved state, or one of another version of pyspec")
-    if len(body) != length or n_tokens * 4 > length:
+    if header_crc != zlib.crc32(STATE_FIELDS.pack(*fields)):
+        raise StateError("the state is damaged: the checksum of its header does not match")
+    if len(body) != length:
         raise StateError(f"the state is truncated: it should have {length} bytes and has {len(body)}")
     if zlib.crc32(body) != crc:
         raise StateError("the state is damaged: its checksum does not match")
@@ -140,6 +145,8 @@ cdef object seq_state_set(Context context, object data, object seq, bint partial
     context.enter(True)
     begin_call()
     try:
+        if not partial_only:
+            llama_memory_seq_rm(context.memory_ptr, id, -1, -1)  # restoring an empty sequence does not
         with nogil:
             read = llama_state_seq_set_data_ext(context.ptr, buffer, size, id, flags)
         if read != size:
