@@ -88,9 +88,7 @@ def _speculation(args: argparse.Namespace) -> Literal["none", "auto"] | DraftMod
     flags = [option.flags[0] for option in DRAFT_OPTIONS if option.field in options]
     if "none" in types:
         if set(types) != {"none"}:
-            raise UsageError(
-                f"--spec-type {','.join(types)} contradicts itself: none means that nothing speculates"
-            )
+            raise UsageError(f"--spec-type {','.join(types)} contradicts itself: none means that nothing speculates")
         if args.draft_model is not None or flags:
             what = "-md" if args.draft_model is not None else flags[0]
             raise UsageError(f"--spec-type none and {what} contradict each other: leave one of them out")
@@ -115,9 +113,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
     if breakers := values.get("dry_sequence_breakers"):
         if "none" in breakers:
             if set(breakers) != {"none"}:
-                raise UsageError(
-                    "--dry-sequence-breaker none contradicts the others: none means that there are none"
-                )
+                raise UsageError("--dry-sequence-breaker none contradicts the others: none means that there are none")
             breakers = []
         values["dry_sequence_breakers"] = [_escapes(args, text) for text in breakers]
     if "stop" in values:

@@ -54,16 +54,8 @@ class ConsoleHandler(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        style = (
-            "red"
-            if record.levelno >= logging.ERROR
-            else "yellow"
-            if record.levelno >= logging.WARNING
-            else "dim"
-        )
-        self._console.print(
-            Text(f"{record.name}: {record.getMessage()}".rstrip(), style=style), soft_wrap=True
-        )
+        style = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else "dim"
+        self._console.print(Text(f"{record.name}: {record.getMessage()}".rstrip(), style=style), soft_wrap=True)
 
 
 def show_log(console: Console, verbosity: int = 0) -> None:

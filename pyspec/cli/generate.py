@@ -99,9 +99,7 @@ def _run(args: argparse.Namespace) -> int:
         prompt = _prompt(config, engine)
         sampling, plain = config.sampling, None
         if config.compare:
-            plain = _generate(
-                engine, prompt, sampling, bars, _counter(bars, sampling, "plain decoding"), plain=True
-            )
+            plain = _generate(engine, prompt, sampling, bars, _counter(bars, sampling, "plain decoding"), plain=True)
             if plain.finish_reason == "cancelled":
                 return INTERRUPTED
             sampling = sampling.replace(seed=plain.seed)  # the same random numbers for both
@@ -110,7 +108,7 @@ def _run(args: argparse.Namespace) -> int:
         document = report.as_json(result, sampling, engine.config, plain)
         print(json.dumps(document, indent=2, ensure_ascii=False))
     elif config.show_timings:
-        console.print(report.tables(result, engine.config, plain))
+        console.print(report.tables(result, engine.config, sampling, plain))
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
 
 
@@ -124,9 +122,7 @@ def _with_files(config: Generate, display: FetchDisplay) -> Generate:
 
 
 def _open(config: Generate, bars: Bars) -> Engine:
-    return Engine(
-        config.model, speculation=config.speculation, load_progress=load_progress(bars), **config.engine
-    )
+    return Engine(config.model, speculation=config.speculation, load_progress=load_progress(bars), **config.engine)
 
 
 def _generate(

@@ -29,9 +29,7 @@ With a model: what the file offers, and which drafts it can be paired with.
 
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Adds ``pyspec info``."""
-    parser = commands.add_parser(
-        "info", help="show what a model offers, or this build", description=_DESCRIPTION
-    )
+    parser = commands.add_parser("info", help="show what a model offers, or this build", description=_DESCRIPTION)
     parser.add_argument("model", nargs="?", metavar="MODEL", help="GGUF file or registered name")
     parser.add_argument(
         "-md",

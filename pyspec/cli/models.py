@@ -74,9 +74,7 @@ def _path(args: argparse.Namespace) -> int:
     _known(args.name)
     path = models.find(args.name)
     if path is None:
-        raise FetchError(
-            f"{args.name} is not there (or not complete); get it with 'pyspec models fetch {args.name}'"
-        )
+        raise FetchError(f"{args.name} is not there (or not complete); get it with 'pyspec models fetch {args.name}'")
     sys.stdout.write(f"{path}\n")
     return 0
 

@@ -56,9 +56,7 @@ class Option:
     repeat: bool = False
 
 
-def add_options(
-    parser: argparse._ActionsContainer, prefix: str, options: Sequence[Option], defaults: Any
-) -> None:
+def add_options(parser: argparse._ActionsContainer, prefix: str, options: Sequence[Option], defaults: Any) -> None:
     """Adds options whose values end up under ``prefix.field``, only if they were given.
 
     ``defaults`` is the dataclass or the callable the fields belong to; the help shows its defaults.

@@ -52,9 +52,7 @@ class Comparison:
         )
 
 
-def as_json(
-    result: Result, sampling: SamplingParams, config: EngineConfig, plain: Result | None
-) -> dict[str, Any]:
+def as_json(result: Result, sampling: SamplingParams, config: EngineConfig, plain: Result | None) -> dict[str, Any]:
     """Everything about a run, as values that JSON has."""
     document = result.to_dict()
     document["sampling"] = sampling.to_dict()
@@ -78,10 +76,12 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def tables(result: Result, config: EngineConfig, plain: Result | None = None) -> RenderableType:
+def tables(
+    result: Result, config: EngineConfig, sampling: SamplingParams, plain: Result | None = None
+) -> RenderableType:
     """The tables shown after a run; with ``plain``, both runs side by side. The upshot comes last."""
     stats = result.stats
-    parts: list[RenderableType] = [_headline(result, config)]
+    parts: list[RenderableType] = [_headline(result, config, sampling)]
     if stats.drafted:
         parts.append(_acceptance(stats))
     if stats.rounds:
@@ -92,7 +92,7 @@ def tables(result: Result, config: EngineConfig, plain: Result | None = None) ->
     return Group("", *(line for part in parts for line in (part, "")))
 
 
-def _headline(result: Result, config: EngineConfig) -> Text:
+def _headline(result: Result, config: EngineConfig, sampling: SamplingParams) -> Text:
     """What ran, and how it ended."""
     who = Path(config.target.path).name
     if config.draft is not None:
@@ -101,13 +101,12 @@ def _headline(result: Result, config: EngineConfig) -> Text:
     if isinstance(result.stop, str):
         end["stop"] = f"stopped at {result.stop!r}"
     threads = f"{config.target.n_threads} thread{'s' if config.target.n_threads != 1 else ''}"
-    return Text(f"{who}; {threads}; seed {result.seed}; {end[result.finish_reason]}", style="dim")
+    chance = "greedy" if sampling.is_greedy else f"seed {result.seed}"
+    return Text(f"{who}; {threads}; {chance}; {end[result.finish_reason]}", style="dim")
 
 
 def _table(*headers: str) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", show_header=any(headers)
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", show_header=any(headers))
     table.add_column(headers[0], style="dim", no_wrap=True)
     for header in headers[1:]:
         table.add_column(header, justify="right", no_wrap=True)
@@ -166,9 +165,7 @@ def _times(stats: Stats) -> RenderableType:
     table = _table("time", "ms per round", "ms", "share", "rows")
     rows = [("draft", stats.draft_ms, stats.draft_rows)] if stats.draft_calls or stats.draft_ms else []
     rows += (
-        [("verify", stats.verify_ms, stats.target_rows)]
-        if rows
-        else [("decode", stats.verify_ms, stats.target_rows)]
+        [("verify", stats.verify_ms, stats.target_rows)] if rows else [("decode", stats.verify_ms, stats.target_rows)]
     )
     rows += [("sampling", stats.sampling_ms, 0), ("Python", stats.python_ms, 0)]
     for label, ms, evaluated in rows:
@@ -193,7 +190,8 @@ def _verdict(plain: Result, result: Result) -> Text:
         tokens = f"{comparison.compared} token{'s' if comparison.compared != 1 else ''}"
         return Text(f"The texts are identical ({tokens}).", style="green")
     return Text(
-        f"The texts differ from token {comparison.first_difference} on (of {comparison.compared}, from 0).",
+        f"The texts differ from token {comparison.first_difference} on (of {comparison.compared}, from 0). "
+        "Where two choices are nearly tied, it can matter that a backend rounds a row otherwise in a batch.",
         style="yellow",
     )
 
