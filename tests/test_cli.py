@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from cli_runs import run, run_json
-from tiny_fixtures import tiny  # noqa: F401
 
 from pyspec import Engine, SamplingParams, chat
 from pyspec._llama import Model
@@ -110,9 +109,9 @@ def test_engine_options_arrive_in_libllama(target: list[str], capfd: pytest.Capt
     flags = {"-c": 256, "-b": 128, "-ub": 64, "-t": 1, "-tb": 2}
     given = [str(part) for pair in flags.items() for part in pair]
     config = run_json(capfd, *target, *given, "-fa", "on", "-ctk", "q8_0", "-ctv", "q4_0")["config"]["target"]
-    assert [
-        config[name] for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch")
-    ] == list(flags.values())
+    assert [config[name] for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch")] == list(
+        flags.values()
+    )
     assert (config["flash_attn"], config["type_k"], config["type_v"]) == ("on", "q8_0", "q4_0")
 
 
@@ -257,9 +256,7 @@ def test_the_log_is_quiet_unless_asked_for(target: list[str], capfd: pytest.Capt
         ([], 2, "the following arguments are required: COMMAND"),
     ],
 )
-def test_errors_are_one_line(
-    args: list[str], code: int, message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_line(args: list[str], code: int, message: str, capfd: pytest.CaptureFixture[str]) -> None:
     out, err = run(capfd, *args, code=code)
     assert re.match(f"error: .*{message}", err), err
     assert err.count("\n") == 1
@@ -395,13 +392,9 @@ def _on_a_terminal(*args: str) -> tuple[int, str]:
     return process.returncode, shown.decode()
 
 
-def test_a_terminal_sees_bars_while_it_waits_and_colors_where_it_wants(
-    smollm2: Path, pair: list[str]
-) -> None:
+def test_a_terminal_sees_bars_while_it_waits_and_colors_where_it_wants(smollm2: Path, pair: list[str]) -> None:
     long_prompt = "The sea was calm and the light turned. " * 90
-    code, shown = _on_a_terminal(
-        "generate", "-m", str(smollm2), "-p", long_prompt, "-n", "4", "--color", "auto"
-    )
+    code, shown = _on_a_terminal("generate", "-m", str(smollm2), "-p", long_prompt, "-n", "4", "--color", "auto")
     assert code == 0
     assert "reading the prompt" in shown
     # The bar has gone when the text begins: nothing of the text is overwritten.

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run
-from tiny_fixtures import tiny  # noqa: F401
 
 
 def test_info_describes_the_build(capfd: pytest.CaptureFixture[str]) -> None:

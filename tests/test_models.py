@@ -63,20 +63,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def split_model(index: Path) -> SourceModel:
     """A model in two pieces and a package with its licence, all on the index."""
-    packages = [
-        Package("pyspec-toy", "1.0", 1000, documents=(Document("pyspec_toy/TERMS.txt", "toy.TERMS.txt"),))
-    ]
+    packages = [Package("pyspec-toy", "1.0", 1000, documents=(Document("pyspec_toy/TERMS.txt", "toy.TERMS.txt"),))]
     write_wheel(index, "pyspec-toy", {"pyspec_toy/TERMS.txt": b"the terms"})
     for i, data in enumerate(PIECES):
         member = f"pyspec_toy_part{i}/toy.part{i}"
         write_wheel(index, f"pyspec-toy-part{i}", {member: data})
-        packages.append(
-            Package(f"pyspec-toy-part{i}", "1.0", 1000, piece=Piece(member, len(data), sha256(data)))
-        )
+        packages.append(Package(f"pyspec-toy-part{i}", "1.0", 1000, piece=Piece(member, len(data), sha256(data))))
     whole = b"".join(PIECES)
-    return SourceModel(
-        "toy", "Toy", "q4_1", "toy.gguf", len(whole), sha256(whole), LICENSE, packages=tuple(packages)
-    )
+    return SourceModel("toy", "Toy", "q4_1", "toy.gguf", len(whole), sha256(whole), LICENSE, packages=tuple(packages))
 
 
 def test_pieces_are_joined_in_order_and_documents_kept(split_model: SourceModel, tmp_path: Path) -> None:
@@ -125,9 +119,7 @@ def test_a_damaged_piece_is_refused_by_name_and_only_it_is_fetched_again(
     assert fetch_source(split_model, lambda e: None).read_bytes() == b"".join(PIECES)
 
 
-def test_a_kept_piece_that_went_bad_is_fetched_again(
-    split_model: SourceModel, index: Path, tmp_path: Path
-) -> None:
+def test_a_kept_piece_that_went_bad_is_fetched_again(split_model: SourceModel, index: Path, tmp_path: Path) -> None:
     last = index / "pyspec_toy_part1-1.0-py3-none-any.whl"
     wheel = last.read_bytes()
     last.unlink()
@@ -141,17 +133,13 @@ def test_a_kept_piece_that_went_bad_is_fetched_again(
 
 def test_pieces_that_do_not_add_up_are_refused(split_model: SourceModel, tmp_path: Path) -> None:
     swapped = (split_model.packages[0], *reversed(split_model.packages[1:]))
-    model = SourceModel(
-        "toy", "Toy", "q4_1", "toy.gguf", split_model.size, split_model.sha256, LICENSE, swapped
-    )
+    model = SourceModel("toy", "Toy", "q4_1", "toy.gguf", split_model.size, split_model.sha256, LICENSE, swapped)
     with pytest.raises(FetchError, match=f"joined from 2 pieces.*{model.sha256}"):
         fetch_source(model, lambda e: None)
     assert not (tmp_path / "cache" / "toy.gguf").exists()
 
 
-def test_a_package_the_index_lacks_is_named_with_pips_own_words(
-    split_model: SourceModel, index: Path
-) -> None:
+def test_a_package_the_index_lacks_is_named_with_pips_own_words(split_model: SourceModel, index: Path) -> None:
     (index / "pyspec_toy_part1-1.0-py3-none-any.whl").unlink()
     with pytest.raises(FetchError, match=r"'toy'.*pyspec-toy-part1==1\.0.*No matching distribution") as error:
         fetch_source(split_model, lambda e: None)

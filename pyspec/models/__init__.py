@@ -138,9 +138,7 @@ def resolve(name_or_path: str | os.PathLike[str], progress: Progress | None = No
         )
     path = Path(name_or_path).expanduser()
     if not path.exists():
-        raise ModelLoadError(
-            f"no such model: {str(name_or_path)!r} is not a file{_hint(name_or_path)}", path=str(path)
-        )
+        raise ModelLoadError(f"no such model: {str(name_or_path)!r} is not a file{_hint(name_or_path)}", path=str(path))
     return path
 
 

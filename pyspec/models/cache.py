@@ -48,8 +48,7 @@ def make_dir(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FetchError(
-            f"cannot create the folder {path}: {error.strerror}. "
-            "Set PYSPEC_CACHE to a folder that can be written to"
+            f"cannot create the folder {path}: {error.strerror}. Set PYSPEC_CACHE to a folder that can be written to"
         ) from error
     return path
 
@@ -72,8 +71,7 @@ def lock(name: str, waiting: Callable[[], None]) -> Iterator[None]:
         handle = path.open("a")
     except OSError as error:
         raise FetchError(
-            f"cannot write in {path.parent}: {error.strerror}. "
-            "Set PYSPEC_CACHE to a folder that can be written to"
+            f"cannot write in {path.parent}: {error.strerror}. Set PYSPEC_CACHE to a folder that can be written to"
         ) from error
     with handle:  # closing gives the lock back
         while True:

