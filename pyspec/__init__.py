@@ -19,7 +19,7 @@ from pyspec.errors import (
     VocabMismatch,
 )
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import DraftModel, Stats
+from pyspec.speculation import DraftModel, NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple, Stats
 
 __all__ = [
     "Busy",
@@ -36,6 +36,11 @@ __all__ = [
     "GrammarError",
     "InvalidRequest",
     "ModelLoadError",
+    "NGramCache",
+    "NGramMapK",
+    "NGramMapK4V",
+    "NGramMod",
+    "NGramSimple",
     "PyspecError",
     "Result",
     "SamplingParams",

@@ -13,6 +13,7 @@ from ngram_stage import draft
 from pyspec._ngram import LookupCache, NGramCacheRunner
 from pyspec.errors import InvalidRequest, StateError
 from pyspec.speculation import NGramCache, lookup_file
+from pyspec.speculation.ngram_config import save_learned
 
 Counts = dict[tuple[int, ...], dict[int, int]]
 
@@ -210,6 +211,16 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         lookup_file.save(tmp_path / "no" / "a.bin", LookupCache())
 
 
+def test_a_save_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    config = NGramCache(lookup_cache_dynamic=folder / "a.bin", save_dynamic=True)
+    runner = config.build(1)
+    folder.rmdir()
+    save_learned(config, runner)
+    assert "a.bin could not be saved" in caplog.text
+
+
 def test_the_configuration_reads_and_saves(tmp_path: Path) -> None:
     corpus, learned = tmp_path / "corpus.bin", tmp_path / "learned.bin"
     lookup_file.save(corpus, LookupCache.from_bytes(DATA))
@@ -220,7 +231,7 @@ def test_the_configuration_reads_and_saves(tmp_path: Path) -> None:
     assert runner.lookup_dynamic is not None
     assert len(runner.lookup_dynamic) == 0
     runner.lookup_dynamic.update([1, 2, 3])
-    config.save(runner)
+    save_learned(config, runner)
     assert len(lookup_file.load(learned)) == 3
     assert len(config.build(1).lookup_dynamic or ()) == 3
 
@@ -228,11 +239,13 @@ def test_the_configuration_reads_and_saves(tmp_path: Path) -> None:
     reader = only_read.build(1)
     assert reader.lookup_dynamic is not None
     reader.lookup_dynamic.update([4, 5])
-    only_read.save(reader)
+    save_learned(only_read, reader)
     assert len(lookup_file.load(learned)) == 3
 
     with pytest.raises(InvalidRequest):
         NGramCache(lookup_cache_dynamic=tmp_path / "none").build(1)
+    with pytest.raises(InvalidRequest, match="no such directory"):
+        NGramCache(lookup_cache_dynamic=tmp_path / "none" / "a", save_dynamic=True).build(1)
     with pytest.raises(StateError):
         config.build(1, n_vocab=5)
     corpus.write_bytes(DATA[:-1])

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
@@ -29,10 +29,14 @@ from pyspec.engine.rounds import Setup
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextFull, InvalidRequest
 from pyspec.sampling import DryCache, SamplingParams, build_chain
+from pyspec.speculation.calibrate import measure_decodes
+from pyspec.speculation.chain import Chain
 from pyspec.speculation.config import DraftModel, check_integer
+from pyspec.speculation.controller import LengthController
+from pyspec.speculation.ngram_config import NGramSpec, save_learned
 from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
 
-SpeculatorSpec = DraftModel | Speculator | Callable[[list[int]], Iterable[int]]
+SpeculatorSpec = DraftModel | NGramSpec | Speculator | Callable[[list[int]], Iterable[int]]
 Speculation = str | SpeculatorSpec | Sequence[SpeculatorSpec] | None
 
 # Longest draft of a speculator that does not say how long its drafts may be.
@@ -54,10 +58,10 @@ class Engine:
         target: the model whose text is wanted: a GGUF file, a name that ``pyspec models list`` knows, or an open
             `Model`, which stays open when the engine is closed.
         draft_model: short for ``speculation=DraftModel(draft_model)``.
-        speculation: who drafts. A `DraftModel`, any object with ``propose(requests)``, a function
-            ``tokens -> draft``, or several of them in the order they are asked (the first that has a draft wins the
-            round; at most one draft model). "auto": the draft model if one is given, else nobody. "none" or None:
-            plain decoding.
+        speculation: who drafts. A `DraftModel`, an n-gram method (`NGramSimple`, `NGramMapK`, `NGramMapK4V`,
+            `NGramMod`, `NGramCache`), any object with ``propose(requests)``, a function ``tokens -> draft``, or
+            several of them in the order they are asked (the first that has a draft wins the round; at most one
+            draft model). "auto": the draft model if one is given, else nobody. "none" or None: plain decoding.
         n_ctx: tokens the context holds, prompt and text together; None: as many as the model was trained with.
         n_batch: most rows in one decode; drafts shrink where it is smaller than a draft and one.
         n_ubatch: most rows computed at once: how a long prompt is cut. Larger is faster up to a point and takes
@@ -71,6 +75,9 @@ class Engine:
         use_extra_bufts: repack weights for the CPU's matrix kernels where that is faster; more memory, slower load.
         n_draft_max: longest draft verified; None: the longest n_max of the speculators. Rows of logits are
             reserved for it.
+        draft_length: "fixed": drafts as long as their speculator's n_max (and p_min) say. "auto": as long as pays, from
+            what decodes cost and what is accepted, measured while the engine runs; not at all where drafting does not
+            pay. None: "auto" where speculation is "auto", else "fixed".
         load_progress: called with ("target" or "draft", 0..1) while models load; what it raises ends the loading.
 
     Raises:
@@ -98,6 +105,7 @@ class Engine:
         type_v: str = "f16",
         use_extra_bufts: bool = True,
         n_draft_max: int | None = None,
+        draft_length: Literal["auto", "fixed"] | None = None,
         load_progress: LoadProgress | None = None,
     ) -> None:
         self._worker: Worker | None = None
@@ -110,6 +118,11 @@ class Engine:
         if n_draft_max is not None:
             check_integer(n_draft_max, "n_draft_max", 0)
         longest = max((_n_max(spec) for spec in specs), default=0)
+        if draft_length not in (None, "auto", "fixed"):
+            raise InvalidRequest(
+                f"draft_length must be 'auto' or 'fixed', not {draft_length!r}", name="draft_length", value=draft_length
+            )
+        adaptive = bool(specs) and (draft_length or ("auto" if speculation == "auto" else "fixed")) == "auto"
         self._n_draft_max = longest if n_draft_max is None else min(longest, n_draft_max)
 
         opened: list[Loaded] = []
@@ -155,9 +168,12 @@ class Engine:
                         replay=spec.sync == "replay",
                     )
                     chain.append(runner)
+                elif isinstance(spec, NGramSpec):
+                    chain.append(spec.build(1, tgt.context.n_vocab))
                 else:
                     chain.append(_guarded(spec))
             decoder = Decoder(tgt.context, [s for s in chain if isinstance(s, CompiledSpeculator)])
+            controller = _controller(tgt, dft, chain, self._n_draft_max) if adaptive else None
         except BaseException:
             _release(opened, owned)
             raise
@@ -175,13 +191,19 @@ class Engine:
         setup = Setup(
             decoder=decoder,
             vocab=model.vocab,
-            chain=chain,
+            chain=Chain(decoder, chain, controller),
             n_draft_max=self._n_draft_max,
             n_ctx=tgt.config.n_ctx,
             n_rows=min(tgt.context.n_batch, tgt.context.n_outputs_max),
             prompt_chunk=min(tgt.context.n_batch, tgt.context.n_ubatch),
         )
-        self._worker = Worker(setup, self._contexts, lambda: _release(opened, owned))
+
+        def release() -> None:
+            for spec, runner in zip(specs, chain, strict=True):
+                save_learned(spec, runner)
+            _release(opened, owned)
+
+        self._worker = Worker(setup, self._contexts, release)
         _open_engines.add(self)
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -315,6 +337,20 @@ class Engine:
         return self._worker
 
 
+def _controller(
+    tgt: Loaded, dft: Loaded | None, chain: Sequence[GuardedSpeculator | CompiledSpeculator], n_draft_max: int
+) -> LengthController:
+    """A controller that has had a first look at what decodes cost."""
+    n_rows_max = min(tgt.context.n_batch, tgt.context.n_outputs_max)
+    n_model = next((s.n_max for s in chain if isinstance(s, DraftRunner)), 0)
+    controller = LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max)
+    rows = [n for n in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64) if n < n_rows_max]
+    measure_decodes(tgt.context, [*rows, n_rows_max], controller.verify, outputs=True)
+    if dft is not None:
+        measure_decodes(dft.context, [1, 2, 32], controller.draft, outputs=False)
+    return controller
+
+
 def _release(opened: list[Loaded], owned: list[Model]) -> None:
     """Closes contexts, draft before target, and the models the engine loaded itself."""
     for loaded in reversed(opened):
@@ -348,10 +384,10 @@ def _speculators(speculation: Speculation, draft_model: str | os.PathLike[str] |
     several = isinstance(speculation, Sequence)
     specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
     for spec in specs:
-        if not (isinstance(spec, DraftModel) or hasattr(spec, "propose") or callable(spec)):
+        if not (isinstance(spec, DraftModel | NGramSpec) or hasattr(spec, "propose") or callable(spec)):
             raise InvalidRequest(
-                f"a speculator is a DraftModel, an object with propose(requests) or a function of the tokens so far, "
-                f"not {spec!r}",
+                f"a speculator is a DraftModel, one of the NGram classes, an object with propose(requests) or a "
+                f"function of the tokens so far, not {spec!r}",
                 name="speculation",
                 value=spec,
             )

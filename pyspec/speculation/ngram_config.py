@@ -6,6 +6,7 @@ Names and defaults are llama.cpp's ``--spec-ngram-*``. Each method is described 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -24,6 +25,8 @@ from pyspec._ngram import (
 from pyspec.errors import InvalidRequest
 from pyspec.speculation import lookup_file
 from pyspec.speculation.config import check_integer
+
+_log = logging.getLogger("pyspec.speculation")
 
 # Longest n-grams and drafts, as in llama.cpp.
 SIZE_MAX = 1024
@@ -235,7 +238,14 @@ class NGramCache:
         if self.lookup_cache_static is not None:
             corpus = lookup_file.load(self.lookup_cache_static, n_vocab)
         if self.lookup_cache_dynamic is not None:
-            if self.save_dynamic and not Path(self.lookup_cache_dynamic).exists():
+            path = Path(self.lookup_cache_dynamic)
+            if self.save_dynamic and not path.exists():
+                if not path.parent.is_dir():
+                    raise InvalidRequest(
+                        f"lookup_cache_dynamic can't be saved to {path}: there is no such directory",
+                        name="lookup_cache_dynamic",
+                        value=self.lookup_cache_dynamic,
+                    )
                 learned = LookupCache()
             else:
                 learned = lookup_file.load(self.lookup_cache_dynamic, n_vocab)
@@ -243,14 +253,20 @@ class NGramCache:
             n_seq, n_draft=self.n_draft, lookup_static=corpus, lookup_dynamic=learned, teach=self.save_dynamic
         )
 
-    def save(self, runner: NGramCacheRunner) -> None:
-        """Writes what the speculator learned to lookup_cache_dynamic, if save_dynamic says so.
 
-        Raises:
-            OSError: the file can't be written.
-        """
-        if self.save_dynamic and self.lookup_cache_dynamic is not None and runner.lookup_dynamic is not None:
-            lookup_file.save(self.lookup_cache_dynamic, runner.lookup_dynamic)
+NGramSpec = NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache
+
+
+def save_learned(spec: object, speculator: object) -> None:
+    """Writes what an ngram-cache learned to its file, if it was to be saved. What goes wrong is logged."""
+    if not isinstance(spec, NGramCache) or not isinstance(speculator, NGramCacheRunner):
+        return
+    if not spec.save_dynamic or spec.lookup_cache_dynamic is None or speculator.lookup_dynamic is None:
+        return
+    try:
+        lookup_file.save(spec.lookup_cache_dynamic, speculator.lookup_dynamic)
+    except OSError:
+        _log.exception("the lookup cache %s could not be saved", spec.lookup_cache_dynamic)
 
 
 def _check_flag(value: object, name: str) -> None:
