@@ -21,6 +21,7 @@ cdef class Decoder:
     cdef int64_t calls
     cdef int64_t rows
     cdef int64_t verify_us
+    cdef int64_t last_us                # of that, the last decode
     cdef int64_t sampling_us
 
     cdef int enter(self, bint replaces_results) except -1

@@ -42,6 +42,8 @@ class Decoder:
         """Forgets a sequence and frees its cells in all memories."""
     def plan(self, seq: int, *, budget: int = 0, prompt_rows: int = 0) -> None:
         """Opens a round for one sequence."""
+    def cut(self, seq: int, length: int) -> None:
+        """Shortens this round's draft; cut to nothing, another speculator may be asked."""
     def propose(self, which: int) -> None:
         """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
     def offer(self, seq: int, tokens: Iterable[int]) -> int:
@@ -64,6 +66,8 @@ class Decoder:
         """The round's outcome: (emitted tokens, drafted, accepted, discarded, why none could be chosen or None)."""
     def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]:
         """Per emitted token of the round: (its log-probability, [(id, log-probability), ...] best first)."""
+    def last_decode(self) -> tuple[int, float]:
+        """The target's last decode: (rows, milliseconds)."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
     def check(self) -> None:

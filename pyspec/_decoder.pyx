@@ -194,6 +194,14 @@ cdef class Decoder:
         s.budget = max(budget, 0)
         s.prompt_rows = min(max(prompt_rows, 0), <int32_t> s.pending.size())
 
+    def cut(self, int seq, int length):
+        """Shortens this round's draft; cut to nothing, another speculator may be asked."""
+        cdef Sequence * s = self.sequence(seq)
+        if <int32_t> s.draft.size() > max(length, 0):
+            s.draft.resize(max(length, 0))
+            if s.draft.empty():
+                self.winner[seq] = -1
+
     def propose(self, int which):
         """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
         cdef CompiledSpeculator speculator = self.speculators[which]
@@ -301,6 +309,10 @@ cdef class Decoder:
             rows.append((s.logprobs[i].chosen, [(t.id, t.logit) for t in s.logprobs[i].top]))
         return rows
 
+    def last_decode(self):
+        """The target's last decode: (rows, milliseconds)."""
+        return self.n_rows, self.last_us / 1000.0
+
     def counts(self):
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
         counts = {
@@ -351,7 +363,8 @@ cdef class Decoder:
         cdef int64_t t1 = llama_time_us()
         self.calls += 1
         self.rows += self.n_rows
-        self.verify_us += t1 - t0
+        self.last_us = t1 - t0
+        self.verify_us += self.last_us
         if code == 0:
             for seq in range(<llama_seq_id> self.sequences.size()):
                 if self.sequences[seq].n_rows > 0:

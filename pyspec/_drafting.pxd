@@ -18,6 +18,8 @@ cdef struct Watermark:
     cpp_bool drafting
     int32_t budget            # most proposals this round
     int32_t row               # its output row in the batch
+    int32_t steps             # decodes it took part in this round
+    float chance              # that all its proposals of this round are accepted
 
 
 cdef class DraftRunner(CompiledSpeculator):
@@ -29,6 +31,11 @@ cdef class DraftRunner(CompiledSpeculator):
     cdef int32_t n_rows                 # in batch
     cdef vector[Watermark] marks
     cdef vector[Scored] best
+    cdef vector[vector[float]] confidences  # per sequence, of this round's proposals
+    cdef vector[float] floors           # per position: least chance worth drafting for; empty: p_min decides
+    cdef vector[float] calibration      # chance of acceptance by confidence, in equal intervals
+    cdef vector[int32_t] call_rows      # this round's decodes: rows,
+    cdef vector[int64_t] call_us        # and microseconds
     cdef int32_t n_draftable            # ids below this exist in both vocabularies
     cdef int32_t capacity               # positions one sequence has
     cdef cpp_bool can_shift
@@ -41,6 +48,7 @@ cdef class DraftRunner(CompiledSpeculator):
     cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil
     cdef void extend(self, vector[Sequence] * sequences) noexcept nogil
     cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil
+    cdef llama_token confident(self, const float * logits, llama_seq_id seq, size_t position) noexcept nogil
     cdef bint catch_up(self, Sequence * s, llama_seq_id seq, int32_t room) noexcept nogil
     cdef void fit_window(self, Sequence * s, llama_seq_id seq) noexcept nogil
     cdef void add(self, llama_token token, int32_t index, llama_seq_id seq, bint output) noexcept nogil

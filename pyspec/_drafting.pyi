@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 from pyspec._llama import Context
 from pyspec._speculator import CompiledSpeculator
 
@@ -32,5 +34,20 @@ class DraftRunner(CompiledSpeculator):
     ) -> None: ...
     def synced(self, seq: int) -> int:
         """How many committed tokens of the sequence the draft model has read."""
+    def set_floors(self, floors: Sequence[float], calibration: Sequence[float]) -> None:
+        """Lets drafts end where the next token is not worth its cost, instead of at p_min.
+
+        Args:
+            floors: for each position the least chance (of this proposal and all before it being accepted) to go on
+                with; positions beyond the last one have the last one's. Empty: back to p_min.
+            calibration: chance that a proposal is accepted by the model's confidence in it, which is sorted into as
+                many equal intervals from 0 to 1 as there are entries.
+        """
+    def confidences_of(self, seq: int) -> list[float]:
+        """The model's confidence in each proposal of this round, where p_min or floors made it look."""
+    def steps(self, seq: int) -> int:
+        """Decodes of the draft model the sequence took part in this round."""
+    def round_calls(self) -> list[tuple[int, float]]:
+        """This round's decodes of the draft model: (rows, milliseconds) each."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, failed calls, microseconds."""

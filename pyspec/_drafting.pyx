@@ -76,6 +76,7 @@ cdef class DraftRunner:
         self.n_draftable = min(n_vocab_target, <int32_t> context.n_vocab)
         self.capacity = <int32_t> context.n_ctx_seq
         self.marks.resize(context.n_seq_max)
+        self.confidences.resize(context.n_seq_max)
         for seq in range(<llama_seq_id> context.n_seq_max):
             self.forget(seq)
 
@@ -86,6 +87,31 @@ cdef class DraftRunner:
     def synced(self, int seq):
         """How many committed tokens of the sequence the draft model has read."""
         return self.marks.at(seq).synced
+
+    def set_floors(self, floors, calibration):
+        """Lets drafts end where the next token is not worth its cost, instead of at p_min.
+
+        Args:
+            floors: for each position the least chance (of this proposal and all before it being accepted) to go on
+                with; positions beyond the last one have the last one's. Empty: back to p_min.
+            calibration: chance that a proposal is accepted by the model's confidence in it, which is sorted into as
+                many equal intervals from 0 to 1 as there are entries.
+        """
+        self.floors = floors
+        self.calibration = calibration
+
+    def confidences_of(self, int seq):
+        """The model's confidence in each proposal of this round, where p_min or floors made it look."""
+        return self.confidences.at(seq)
+
+    def steps(self, int seq):
+        """Decodes of the draft model the sequence took part in this round."""
+        return self.marks.at(seq).steps
+
+    def round_calls(self):
+        """This round's decodes of the draft model: (rows, milliseconds) each."""
+        cdef size_t i
+        return [(self.call_rows[i], self.call_us[i] / 1000.0) for i in range(self.call_rows.size())]
 
     def counts(self):
         """Work done since construction: decode calls, rows, failed calls, microseconds."""
@@ -122,6 +148,8 @@ cdef class DraftRunner:
         cdef Sequence * s
         cdef Watermark * m
         cdef int32_t n_tokens
+        self.call_rows.clear()
+        self.call_us.clear()
         self.first_step(sequences)
         self.extend(sequences)
         for seq in range(<llama_seq_id> sequences.size()):
@@ -216,6 +244,9 @@ cdef class DraftRunner:
             s = &sequences.at(seq)
             m = &self.marks[seq]
             m.budget = min(s.budget, self.n_max)
+            m.steps = 0
+            m.chance = 1.0
+            self.confidences[seq].clear()
             m.drafting = s.generating() and s.draft.empty() and m.budget >= max(1, self.n_min)
             n_drafting += m.drafting
         if n_drafting == 0:
@@ -239,6 +270,7 @@ cdef class DraftRunner:
         if self.run() == 0:
             for seq in range(<llama_seq_id> sequences.size()):
                 self.marks[seq].seed_evaluated = self.marks[seq].drafting
+                self.marks[seq].steps += self.marks[seq].drafting
         else:
             for seq in range(<llama_seq_id> sequences.size()):
                 if self.marks[seq].drafting:
@@ -274,21 +306,40 @@ cdef class DraftRunner:
                 m = &self.marks[seq]
                 if m.drafting:
                     m.n_evaluated = <int32_t> sequences.at(seq).draft.size()
+                    m.steps += 1
 
     cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil:
         """Appends the model's best token, or ends the draft: not sure enough, long enough, at its end."""
         cdef Watermark * m = &self.marks[seq]
         cdef const float * logits = llama_get_logits_ith(self.context.ptr, m.row)
         cdef llama_token token = -1
-        if logits != NULL and self.p_min > 0.0:
-            top_k(logits, self.n_draftable, 10, self.best)
-            if not self.best.empty() and confidence(self.best) >= self.p_min:
-                token = self.best[0].id
-        elif logits != NULL:
-            token = argmax(logits, self.n_draftable)
+        if logits != NULL:
+            if self.p_min > 0.0 or not self.floors.empty():
+                token = self.confident(logits, seq, s.draft.size())
+            else:
+                token = argmax(logits, self.n_draftable)
         if token >= 0:
             s.draft.push_back(token)
         m.drafting = token >= 0 and <int32_t> s.draft.size() < m.budget and not s.stops_at(token)
+
+    cdef llama_token confident(self, const float * logits, llama_seq_id seq, size_t position) noexcept nogil:
+        """The model's best token if it is sure enough of it, else -1."""
+        cdef Watermark * m = &self.marks[seq]
+        cdef float p
+        cdef size_t interval
+        top_k(logits, self.n_draftable, 10, self.best)
+        if self.best.empty():
+            return -1
+        p = confidence(self.best)
+        if p < self.p_min:
+            return -1
+        if not self.floors.empty():
+            interval = min(<size_t> (p * self.calibration.size()), self.calibration.size() - 1)
+            m.chance *= self.calibration[interval]
+            if m.chance < self.floors[min(position, self.floors.size() - 1)]:
+                return -1
+        self.confidences[seq].push_back(p)
+        return self.best[0].id
 
     # -- the batch and the memory --------------------------------------------------------------------------------
 
@@ -335,7 +386,10 @@ cdef class DraftRunner:
         """Decodes and empties the batch. 0, or what went wrong."""
         cdef int64_t t0 = llama_time_us()
         cdef int32_t code = decode_and_wait(self.context.ptr, self.batch)
-        self.decode_us += llama_time_us() - t0
+        t0 = llama_time_us() - t0
+        self.decode_us += t0
+        self.call_rows.push_back(self.n_rows)
+        self.call_us.push_back(t0)
         self.calls += 1
         self.rows += self.n_rows
         self.failures += code != 0 and code != ABORTED

@@ -10,6 +10,7 @@ large vocabulary's arrays only when they are looked at.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import re
@@ -204,7 +205,9 @@ class GGUFHeader:
         layers = self._count("block_count", 1, MAX_LAYERS)
         self._count("nextn_predict_layers", 0, layers)
         self._check_experts(layers)
+        self._check_heads()
         self._check_rope()
+        self._check_state_size()
         scaling = self.key("rope.scaling.type", "linear")
         if scaling not in ("none", "linear", "yarn", "longrope"):
             raise self._error(f"{self.arch}.rope.scaling.type is {scaling!r}, which libllama does not know")
@@ -223,6 +226,31 @@ class GGUFHeader:
         for token, text in enumerate(texts):
             if text and first.setdefault(text, token) != token:
                 raise self._error(f"the tokens {first[text]} and {token} have the same text {text!r}")
+
+    def _check_heads(self) -> None:
+        """Numbers of heads that the tensors cannot have; libllama multiplies them in 32 bits."""
+        for name in ("layer_norm_rms_epsilon", "layer_norm_epsilon", "group_norm_epsilon"):
+            epsilon = self.key(f"attention.{name}", 0.0)
+            if not isinstance(epsilon, float) or not 0 <= epsilon < math.inf:
+                raise self._error(f"{self.arch}.attention.{name} is {epsilon!r}")
+        heads, kv_heads = self.key("attention.head_count", 0), self.key("attention.head_count_kv", 0)
+        if not isinstance(heads, int) or heads <= 0:
+            return  # one value a layer, or no attention
+        if isinstance(kv_heads, int) and not 0 <= kv_heads <= heads:
+            raise self._error(f"{self.arch}.attention.head_count_kv is {kv_heads}, head_count only {heads}")
+        for name, tensor in self.tensors.items():
+            if name.endswith(".attn_q.weight") and len(tensor.shape) == 2 and tensor.shape[1] % heads:
+                raise self._error(
+                    f"{self.arch}.attention.head_count is {heads}, which does not divide the shape {tensor.shape} of "
+                    f"{name}"
+                )
+
+    def _check_state_size(self) -> None:
+        """The width of a recurrent state, which the tensors have as well."""
+        width = self.key("ssm.inner_size")
+        for name, tensor in self.tensors.items():
+            if width is not None and name.endswith(".ssm_out.weight") and tensor.shape[0] != width:
+                raise self._error(f"{self.arch}.ssm.inner_size is {width!r}, but {name} has the shape {tensor.shape}")
 
     def _check_rope(self) -> None:
         """Positions are rotated in pairs inside a head, in sections that fit into it."""
@@ -301,9 +329,7 @@ def _read_parts(header: GGUFHeader, count: int) -> None:
     for number in range(2, count + 1):
         part = _read_file(_part_name(match["prefix"], number, count))
         if part.types.get("split.no") != _U16 or part.metadata["split.no"] != number - 1:
-            raise part._error(
-                f"it is not part {number} of {count}: its split.no is {part.metadata.get('split.no')!r}"
-            )
+            raise part._error(f"it is not part {number} of {count}: its split.no is {part.metadata.get('split.no')!r}")
         if twice := header.tensors.keys() & part.tensors.keys():
             raise part._error(f"the tensor {min(twice)!r} is in another part as well")
         header.tensors |= part.tensors
@@ -356,8 +382,7 @@ class _Reader:
         start = self.position
         if n_bytes > self.size - start:
             raise self.error(
-                f"the file is truncated: {what} needs {n_bytes} bytes at offset {start}, "
-                f"the file ends at {self.size}"
+                f"the file is truncated: {what} needs {n_bytes} bytes at offset {start}, the file ends at {self.size}"
             )
         self.position = start + n_bytes
         return start
@@ -385,16 +410,12 @@ class _Reader:
         n_keys = self.scalar("<Q", "the number of metadata keys")
         # The smallest key takes 13 bytes and the smallest tensor 24: no need to loop over absurd counts.
         if n_keys * 13 + n_tensors * 24 > self.size:
-            raise self.error(
-                f"damaged: it claims {n_keys} metadata keys and {n_tensors} tensors in {self.size} bytes"
-            )
+            raise self.error(f"damaged: it claims {n_keys} metadata keys and {n_tensors} tensors in {self.size} bytes")
         header = GGUFHeader(self.path, version, DEFAULT_ALIGNMENT, {}, parts=[self.path], size=self.size)
         for i in range(n_keys):
             key = self.string(f"the name of metadata key {i + 1}")
             if not key or key in header.metadata:
-                raise self.error(
-                    f"damaged: metadata key {i + 1} is {'there twice' if key else 'empty'}: {key!r}"
-                )
+                raise self.error(f"damaged: metadata key {i + 1} is {'there twice' if key else 'empty'}: {key!r}")
             header.types[key], header.metadata[key] = self.value(key)
         header.alignment = self.alignment(header)
         self.tensor_list(header, n_tensors)
@@ -425,9 +446,7 @@ class _Reader:
 
     def skip_strings(self, count: int, key: str) -> None:
         if count * 8 > self.size - self.position:
-            raise self.error(
-                f"the file is truncated: {key} claims {count} strings, the file ends at {self.size}"
-            )
+            raise self.error(f"the file is truncated: {key} claims {count} strings, the file ends at {self.size}")
         unpack, data, position, last = (
             struct.Struct("<Q").unpack_from,
             self.data,
@@ -444,11 +463,7 @@ class _Reader:
 
     def alignment(self, header: GGUFHeader) -> int:
         alignment = header.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if (
-            header.types.get("general.alignment", _U32) != _U32
-            or alignment <= 0
-            or alignment & (alignment - 1)
-        ):
+        if header.types.get("general.alignment", _U32) != _U32 or alignment <= 0 or alignment & (alignment - 1):
             raise self.error(f"damaged: general.alignment is {alignment!r}, not a power of two")
         return int(alignment)
 
@@ -475,9 +490,7 @@ class _Reader:
             if n_elements >= 1 << 63 or (shape and shape[0] % block):
                 raise self.error(f"damaged: the tensor {name} of type {type_name} has the shape {shape}")
             if offset != relative:
-                raise self.error(
-                    f"damaged: the tensor {name} is said to be at {offset}, it should be at {relative}"
-                )
+                raise self.error(f"damaged: the tensor {name} is said to be at {offset}, it should be at {relative}")
             n_bytes = n_elements // block * block_bytes
             relative += -(-n_bytes // header.alignment) * header.alignment
             entries.append((name, shape, type_name, n_bytes))

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspec._speculator import CompiledSpeculator
 from pyspec.engine.generation import Chunk, FinishReason, Job, Result, TokenLogprob
 from pyspec.engine.text import TextAssembler
 from pyspec.errors import ContextFull, DecodeError, PyspecError
 from pyspec.speculation.budget import draft_budget
-from pyspec.speculation.scripted import DraftRequest, GuardedSpeculator
+from pyspec.speculation.chain import Chain
 
 if TYPE_CHECKING:
     from pyspec._decoder import Decoder
@@ -30,8 +29,7 @@ class Setup:
     """What all requests of an engine share.
 
     Attributes:
-        chain: speculators in the order they are asked, the compiled ones in the decoder's own order. The first one
-            that has a draft for a sequence wins it for this round.
+        chain: who drafts.
         n_draft_max: longest draft that may be verified.
         n_ctx: tokens a sequence may hold.
         prompt_chunk: prompt tokens per decode.
@@ -39,7 +37,7 @@ class Setup:
 
     decoder: Decoder
     vocab: Vocab
-    chain: Sequence[GuardedSpeculator | CompiledSpeculator]
+    chain: Chain
     n_draft_max: int
     n_ctx: int
     n_rows: int
@@ -64,6 +62,8 @@ class Run:
         self._logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
         self._n_draft_max = setup.n_draft_max if job.n_draft_max is None else min(job.n_draft_max, setup.n_draft_max)
         self._source: str | None = None
+        self._t_round = 0.0
+        setup.chain.begin(seq)
         self._stopped_by: str | int | None = None
         self._counts = self._decoder.counts()
         self._t_settled = time.perf_counter()
@@ -83,8 +83,9 @@ class Run:
         elif self._decoder.pending(self.seq):
             self._read_prompt()
         else:
+            self._t_round = time.perf_counter()
             self._plan_round()
-            self._propose()
+            self._source = self.setup.chain.propose(self.seq, self.job.stats)
             if self._verify():
                 self._emit()
 
@@ -113,26 +114,6 @@ class Run:
                 n_max=self._n_draft_max,
             ),
         )
-        self._source = None
-
-    def _propose(self) -> None:
-        """Asks one speculator after the other until one has a draft."""
-        n_max = self._decoder.budget(self.seq)
-        if n_max == 0:
-            return
-        compiled = 0
-        for speculator in self.setup.chain:
-            if isinstance(speculator, CompiledSpeculator):
-                self._decoder.propose(compiled)
-                compiled += 1
-            else:
-                tokens = self._decoder.tokens(self.seq)
-                failures = speculator.failures
-                self._decoder.offer(self.seq, speculator.draft(DraftRequest(self.seq, tokens, n_max)))
-                self.job.stats.speculator(speculator.name).failures += speculator.failures - failures
-            if self._decoder.n_drafted(self.seq):
-                self._source = speculator.name
-                return
 
     def _verify(self) -> bool:
         """The target's decode. False: it was told to stop, or there was no room, and this round has no result."""
@@ -160,6 +141,14 @@ class Run:
         if not first:
             stats.rounds += 1
             stats.rounds_without_draft += n_drafted == 0
+            self.setup.chain.verified(
+                self.seq,
+                self._source,
+                drafted=n_drafted,
+                accepted=n_accepted,
+                emitted=len(tokens),
+                total_ms=1000.0 * (time.perf_counter() - self._t_round),
+            )
         if self._source is not None:
             stats.speculator(self._source).count(n_drafted, n_accepted)
         if n_discarded:

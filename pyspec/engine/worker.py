@@ -109,4 +109,5 @@ class Worker:
             self._active = None
             for context in self._contexts:
                 context.clear_abort()
+        self._setup.chain.end(0)
         self._setup.decoder.end(0)

@@ -14,13 +14,15 @@ class RowCosts:
     been used for a while so keep pace with those that are.
     """
 
-    SHAPE_WEIGHT = 0.08  # of a new measurement, on its own row count
+    SHAPE_WEIGHT = 0.08  # of a new measurement, on its own row count, once it is known
     SPEED_WEIGHT = 0.15  # and on the common factor
+    N_TRIAL = 3  # the first few measurements of a row count: the smallest one counts
     LARGEST_STEP = 3.0  # a single measurement counts as at most so many times what was expected
 
     def __init__(self) -> None:
         self._rows: list[int] = []
         self._ms: list[float] = []
+        self._seen: list[int] = []
         self._factor = 1.0
 
     def observe(self, rows: int, ms: float) -> None:
@@ -31,6 +33,11 @@ class RowCosts:
         if at == len(self._rows) or self._rows[at] != rows:
             self._rows.insert(at, rows)
             self._ms.insert(at, ms / self._factor)
+            self._seen.insert(at, 1)
+            return
+        self._seen[at] += 1
+        if self._seen[at] <= self.N_TRIAL:
+            self._ms[at] = min(self._ms[at], ms / self._factor)
             return
         ratio = ms / (self._ms[at] * self._factor)
         ratio = min(max(ratio, 1.0 / self.LARGEST_STEP), self.LARGEST_STEP)

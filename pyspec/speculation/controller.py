@@ -1,0 +1,350 @@
+"""How long drafts should be, decided while the engine runs, from what rounds cost and what drafts brought.
+
+Two questions, asked once per round and answered from measurements:
+
+*Should a sequence draft with the model at all?* Each sequence remembers what its rounds with a draft gave (tokens,
+rows, steps of the draft model); the cost of such a round follows from the measured cost of a target decode by rows and
+of a draft step. Sequences are let draft in the order of what they bring for as long as the expected tokens per second
+of the whole round rise; none at all is one of the outcomes.
+
+*When should a draft end?* The draft model's confidence says how likely its next token is to be accepted: a table,
+learned as drafts are verified, turns one into the other. A draft goes on while the chance of its next token is worth
+the row and the step it costs, at the rate the engine makes tokens anyway. That is a list of floors, one per position,
+which the compiled draft loop compares with.
+
+Drafts that cost nothing to make (n-grams, functions) are cut afterwards, by the same account (`lengths.best_lengths`).
+While a sequence does not draft, it tries now and then whether it would pay again, more and more seldom, and only as
+long as all such tries together cost a hundredth of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspec.speculation.acceptance import PositionRates
+from pyspec.speculation.costs import RowCosts
+from pyspec.speculation.lengths import Candidate, best_lengths
+
+# Confidence is sorted into so many equal intervals.
+N_BINS = 20
+
+
+class Calibration:
+    """From the draft model's confidence to the chance that its token is accepted, learned per interval."""
+
+    FORGET = 0.98
+    PRIOR_WEIGHT = 4.0
+
+    def __init__(self) -> None:
+        # A model of the target's kind is right somewhat more often than it is sure.
+        self._prior = [0.15 + 0.85 * (b + 0.5) / N_BINS for b in range(N_BINS)]
+        self._hits = [0.0] * N_BINS
+        self._weight = [0.0] * N_BINS
+        self.table = list(self._prior)
+
+    def observe(self, confidences: Sequence[float], accepted: int) -> None:
+        """Takes in one verified draft: `accepted` hits, then a miss if it was not accepted whole."""
+        for i, confidence in enumerate(confidences[: accepted + 1]):
+            b = min(int(confidence * N_BINS), N_BINS - 1)
+            self._hits[b] = self._hits[b] * self.FORGET + (i < accepted)
+            self._weight[b] = self._weight[b] * self.FORGET + 1.0
+            self.table[b] = (self._hits[b] + self.PRIOR_WEIGHT * self._prior[b]) / (
+                self._weight[b] + self.PRIOR_WEIGHT
+            )
+
+
+@dataclass
+class DraftHistory:
+    """What rounds with a draft of the model gave lately.
+
+    Attributes:
+        tokens: emitted tokens per round.
+        drafted: drafted tokens per round.
+        steps: decodes of the draft model per round.
+        weight: how many rounds that rests on.
+    """
+
+    tokens: float
+    drafted: float
+    steps: float
+    weight: float = 0.0
+
+    FORGET = 0.9
+
+    def observe(self, tokens: int, drafted: int, steps: int) -> None:
+        """Takes in one round; the first few count as a plain mean."""
+        self.weight = self.weight * self.FORGET + 1.0
+        share = 1.0 / self.weight
+        self.tokens += share * (tokens - self.tokens)
+        self.drafted += share * (drafted - self.drafted)
+        self.steps += share * (steps - self.steps)
+
+
+@dataclass
+class SequenceState:
+    """What the controller knows of one request."""
+
+    history: DraftHistory
+    rates: dict[str, PositionRates] = field(default_factory=dict)
+    idle_rounds: int = 0
+    patience: int = 16
+    probing: bool = False
+
+
+@dataclass
+class Decisions:
+    """What was chosen and why, for the statistics.
+
+    Attributes:
+        rounds: rounds decided.
+        plain: rounds without any draft, by choice.
+        probes: rounds drafted only to see whether it would pay.
+        cut: tokens cut from drafts that had cost nothing.
+        probe_ms: what probing has cost beyond plain rounds, as estimated.
+    """
+
+    rounds: int = 0
+    plain: int = 0
+    probes: int = 0
+    cut: int = 0
+    probe_ms: float = 0.0
+
+
+class LengthController:
+    """Chooses draft lengths for an engine.
+
+    Args:
+        n_max: longest draft of the draft model; 0: there is none.
+        n_rows_max: rows the target's batch can have.
+    """
+
+    PROBE_SHARE = 0.01
+    HYSTERESIS = 1.03
+    REFRESH = 8  # rounds between two computations of the floors
+    LONGEST_PATIENCE = 512  # rounds between two tries
+    HORIZON = 96.0  # tokens over which the cost of reading up is spread
+
+    def __init__(self, *, n_max: int, n_rows_max: int) -> None:
+        self.n_max = n_max
+        self.n_rows_max = n_rows_max
+        self.verify = RowCosts()
+        self.draft = RowCosts()
+        self.calibration = Calibration()
+        self.decisions = Decisions()
+        self._sequences: dict[int, SequenceState] = {}
+        self._rates: dict[str, PositionRates] = {}
+        self._history: DraftHistory | None = None
+        self._overhead_ms = 0.2
+        self._total_ms = 0.0
+        self._floors: list[float] = []
+        self._floors_due = 0
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def begin(self, seq: int) -> None:
+        """A request starts: it begins with what the requests before it brought."""
+        general = self._history or self._guess()
+        self._sequences[seq] = SequenceState(
+            DraftHistory(general.tokens, general.drafted, general.steps, min(general.weight, 2.0))
+        )
+
+    def end(self, seq: int) -> None:
+        """A request is over; what was particular to it is forgotten."""
+        self._sequences.pop(seq, None)
+
+    # -- decisions -----------------------------------------------------------------------------------------------
+
+    def may_draft(
+        self, seqs: Sequence[int], unread: Sequence[int], *, n_plain: int = 0, prompt_rows: int = 0
+    ) -> list[bool]:
+        """For each sequence: should the draft model draft for it this round?
+
+        Args:
+            seqs: sequences that could draft with the model.
+            unread: tokens of each that the draft model has to read first.
+            n_plain: sequences that generate in the same batch without.
+            prompt_rows: prompt rows in the same batch.
+        """
+        self.decisions.rounds += 1
+        states = [self._sequences[seq] for seq in seqs]
+        n_all = n_plain + len(seqs)
+        order = sorted(range(len(seqs)), key=lambda i: -states[i].history.tokens)
+        tokens, rows, steps = float(n_all), float(n_all + prompt_rows), 0.0
+        best_n, best = 0, tokens / (self.verify(round(rows)) + self._overhead_ms)
+        for n, i in enumerate(order, start=1):
+            history = states[i].history
+            tokens += history.tokens - 1.0
+            rows += history.drafted
+            steps = max(steps, history.steps)
+            if rows > self.n_rows_max:
+                break
+            ms = self.verify(round(rows)) + steps * self.draft(n) + self._overhead_ms
+            if unread[i] > 2:  # reading up is worth it for the tokens to come
+                ms += (self.draft(unread[i]) - self.draft(1)) * history.tokens / self.HORIZON
+            needed = best if best_n or not states[i].idle_rounds else best * self.HYSTERESIS
+            if tokens / ms > needed:
+                best_n, best = n, tokens / ms
+        chosen = set(order[:best_n])
+        result = []
+        for i, state in enumerate(states):
+            state.probing = i not in chosen and self._probe(state)
+            result.append(i in chosen or state.probing)
+            state.idle_rounds = 0 if i in chosen else state.idle_rounds + 1
+            if i in chosen:
+                state.patience = 16
+        self.decisions.plain += not any(result)
+        return result
+
+    def floors(self, n_rows: int) -> list[float]:
+        """For each position of a draft the least chance, all tokens before it included, that is worth a row.
+
+        Args:
+            n_rows: rows the batch has besides this draft, its own seed among them.
+        """
+        if self._floors_due > 0 and self._floors:
+            self._floors_due -= 1
+            return self._floors
+        self._floors_due = self.REFRESH
+        history = self._history or self._guess()
+        plain_rate = 1.0 / (self.verify(1) + self._overhead_ms)
+        drafting_ms = (
+            self.verify(round(1 + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
+        )
+        rate = max(plain_rate, history.tokens / drafting_ms) if drafting_ms > 0 else plain_rate
+        onwards = min(0.95, max(0.3, (history.tokens - 1.0) / max(history.drafted, 1e-6)))
+        step = self.draft(1)
+        costs = [self.verify(n_rows + i) for i in range(self.n_max + 1)]
+        floors = []
+        for i in range(1, self.n_max + 1):
+            least = 1.0
+            gain, chance = 0.0, 1.0
+            for k in range(i, self.n_max + 1):
+                gain += chance
+                chance *= onwards
+                least = min(least, rate * (costs[k] - costs[i - 1] + (k - i) * step) / gain)
+            floors.append(max(0.0, least))
+        self._floors = floors
+        return floors
+
+    def cut(self, seq: int, speculator: str, length: int, *, n_rows: int, model_may_draft: bool) -> int:
+        """How much of a draft that cost nothing is worth verifying; 0 if another kind of round brings more.
+
+        Args:
+            length: tokens it has.
+            n_rows: rows the batch has besides this draft, its own seed among them.
+            model_may_draft: whether the draft model would draft instead.
+        """
+        choice = best_lengths(
+            [Candidate(self._rates_of(seq, speculator).rates(length), free=True)],
+            prompt_rows=n_rows - 1,
+            n_rows_max=self.n_rows_max,
+            verify_ms=self.verify,
+            draft_ms=self.draft,
+            overhead_ms=self._overhead_ms,
+        )
+        kept = choice.lengths[0]
+        if kept and model_may_draft:
+            history = self._sequences[seq].history
+            ms = self.verify(round(n_rows + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
+            if history.tokens / ms > choice.rate:
+                kept = 0
+        self.decisions.cut += length - kept
+        return kept
+
+    # -- measurements --------------------------------------------------------------------------------------------
+
+    def observe_round(
+        self, *, rows: int, verify_ms: float, draft_calls: Sequence[tuple[int, float]], total_ms: float
+    ) -> None:
+        """Takes in what a round cost.
+
+        Args:
+            rows: rows of the target's decode, which took verify_ms.
+            draft_calls: (rows, ms) of each decode of the draft model.
+            total_ms: the whole round.
+        """
+        self.verify.observe(rows, verify_ms)
+        spent = verify_ms
+        for n, ms in draft_calls:
+            self.draft.observe(n, ms)
+            spent += ms
+        self._overhead_ms += 0.05 * (min(max(total_ms - spent, 0.0), 5.0) - self._overhead_ms)
+        self._total_ms += total_ms
+
+    def observe_draft(self, seq: int, speculator: str, drafted: int, accepted: int) -> None:
+        """Takes in how a draft that had cost nothing fared."""
+        if drafted:
+            self._rates_of(seq, speculator).observe(drafted, accepted)
+
+    def observe_model_draft(
+        self, seq: int, confidences: Sequence[float], accepted: int, *, steps: int, emitted: int
+    ) -> None:
+        """Takes in how a draft of the model fared, an empty one as well."""
+        state = self._sequences[seq]
+        self.calibration.observe(confidences, accepted)
+        state.history.observe(emitted, len(confidences), steps)
+        if self._history is None:
+            self._history = self._guess()
+        self._history.observe(emitted, len(confidences), steps)
+        if state.probing:
+            self.decisions.probes += 1
+            plain = emitted * (self.verify(1) + self._overhead_ms)
+            spent = self.verify(1 + len(confidences)) + steps * self.draft(1) + self._overhead_ms
+            self.decisions.probe_ms += max(0.0, spent - plain)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _rates_of(self, seq: int, speculator: str) -> PositionRates:
+        rates = self._sequences[seq].rates
+        if speculator not in rates:
+            if speculator not in self._rates:
+                self._rates[speculator] = PositionRates(forget=0.97)
+            rates[speculator] = PositionRates(self._rates[speculator])
+        return rates[speculator]
+
+    def _guess(self) -> DraftHistory:
+        """Before anything was verified: the best length if seven of ten tokens are accepted."""
+        choice = self._optimistic(0.7)
+        n = choice.lengths[0] or min(2, self.n_max)
+        tokens = sum(0.7**i for i in range(n + 1))
+        return DraftHistory(tokens, float(n), float(n), 0.0)
+
+    def _optimistic(self, rate: float) -> Any:
+        return best_lengths(
+            [Candidate([rate] * self.n_max)],
+            n_rows_max=self.n_rows_max,
+            verify_ms=self.verify,
+            draft_ms=self.draft,
+            overhead_ms=self._overhead_ms,
+        )
+
+    def _probe(self, state: SequenceState) -> bool:
+        """Whether to draft although it does not pay, to see whether it still does not."""
+        if state.idle_rounds < state.patience:
+            return False
+        if self.decisions.probe_ms > self.PROBE_SHARE * self._total_ms:
+            return False
+        if self._optimistic(0.95).lengths[0] == 0 and state.patience < self.LONGEST_PATIENCE:
+            # Not even if nearly everything were accepted; unless a cost is remembered wrongly, so look once in a while.
+            state.idle_rounds, state.patience = 0, 2 * state.patience
+            return False
+        state.idle_rounds = 0
+        state.patience = min(2 * state.patience, self.LONGEST_PATIENCE)
+        state.history.weight = min(state.history.weight, 1.5)  # what it shows counts more than what was long ago
+        return True
+
+    def report(self) -> dict[str, Any]:
+        """What it believes and what it chose."""
+        history = self._history
+        return {
+            "verify_ms": {rows: round(ms, 3) for rows, ms in self.verify.table().items()},
+            "draft_ms": {rows: round(ms, 3) for rows, ms in self.draft.table().items() if rows <= 4},
+            "overhead_ms": round(self._overhead_ms, 3),
+            "acceptance_by_confidence": [round(a, 3) for a in self.calibration.table],
+            "floors": [round(f, 3) for f in self._floors],
+            "tokens_per_drafted_round": None if history is None else round(history.tokens, 3),
+            "drafted_per_drafted_round": None if history is None else round(history.drafted, 3),
+            **vars(self.decisions),
+        }
