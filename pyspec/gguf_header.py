@@ -231,7 +231,7 @@ class GGUFHeader:
         """Numbers of heads that the tensors cannot have; libllama multiplies them in 32 bits."""
         for name in ("layer_norm_rms_epsilon", "layer_norm_epsilon", "group_norm_epsilon"):
             epsilon = self.key(f"attention.{name}", 0.0)
-            if not isinstance(epsilon, float) or not 0 <= epsilon < math.inf:
+            if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
                 raise self._error(f"{self.arch}.attention.{name} is {epsilon!r}")
         heads, kv_heads = self.key("attention.head_count", 0), self.key("attention.head_count_kv", 0)
         if not isinstance(heads, int) or heads <= 0:
