@@ -169,6 +169,36 @@ def test_color_marks_the_drafted_tokens_and_changes_nothing_else(
     assert "\x1b" not in run(capfd, *pair, "--color", "auto")[0]  # no terminal
 
 
+def test_several_speculators_are_told_apart(smollm2: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prompt = "one two three four five six seven eight nine ten. " * 3 + "one two three"
+    args = [
+        "generate",
+        "-m",
+        str(smollm2),
+        "-md",
+        str(smollm2),
+        "--temp",
+        "0",
+        "-n",
+        "40",
+        "--ignore-eos",
+        "-p",
+        prompt,
+    ]
+    args += ["--spec-type", "ngram-simple,draft-simple", "--spec-ngram-simple-size-n", "4"]
+    document = run_json(capfd, *args)
+    speculators = document["stats"]["speculators"]
+    assert document["config"]["speculators"] == ["ngram-simple", "draft-simple"]
+    assert speculators["ngram-simple"]["accepted"] > 0
+    out, err = run(capfd, *args, "--color")
+    for name, color in (("ngram-simple", "\x1b[32m"), ("draft-simple", "\x1b[36m")):
+        assert f"{color}■ drafted by {name}" in out
+        used = name in document["drafted_by"]
+        assert (color in out.rsplit("\n", 2)[0]) == used
+        if name in speculators:
+            assert re.search(rf"by {name} +{speculators[name]['drafted']} ", err) or len(speculators) == 1
+
+
 def test_split_characters_keep_their_color(smollm2: Path, capfd: pytest.CaptureFixture[str]) -> None:
     emoji = "🦙🦙🦙🦙🦙🦙🦙🦙"  # several tokens each
     args = ["generate", "-m", str(smollm2), "-md", str(smollm2), "--temp", "0", "-n", "24", "-p", emoji]

@@ -14,8 +14,9 @@ from pyspec.cli.commands import parse
 from pyspec.cli.config import Generate, read_config
 from pyspec.cli.options import unescape
 from pyspec.cli.parser import Removed, UsageError
+from pyspec.cli.spec_options import SPEC_TYPES
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import DraftModel
+from pyspec.speculation import DraftModel, NGramCache, NGramMod, NGramSimple
 
 TARGET = ["generate", "-m", "target.gguf"]
 PLAIN = [*TARGET, "-p", "hello"]
@@ -47,18 +48,35 @@ SAMPLES: dict[str, str | None] = {
     "escape": None,
     "draft_model": "other-draft.gguf",
     "spec_type": "none",
-    "draft.n_max": "8",
-    "draft.n_min": "2",
-    "draft.p_min": "0.5",
-    "draft.sync": "replay",
-    "draft.n_ctx": "512",
-    "draft.n_batch": "64",
-    "draft.n_threads": "1",
-    "draft.n_threads_batch": "3",
-    "draft.n_gpu_layers": "7",
-    "draft.flash_attn": "off",
-    "draft.type_k": "q8_0",
-    "draft.type_v": "q8_0",
+    "engine.draft_length": "auto",
+    "draft-simple.n_max": "8",
+    "draft-simple.n_min": "2",
+    "draft-simple.p_min": "0.5",
+    "draft-simple.sync": "replay",
+    "draft-simple.n_ctx": "512",
+    "draft-simple.n_batch": "64",
+    "draft-simple.n_threads": "1",
+    "draft-simple.n_threads_batch": "3",
+    "draft-simple.n_gpu_layers": "7",
+    "draft-simple.flash_attn": "off",
+    "draft-simple.type_k": "q8_0",
+    "draft-simple.type_v": "q8_0",
+    "ngram-simple.size_n": "8",
+    "ngram-simple.size_m": "8",
+    "ngram-simple.min_hits": "2",
+    "ngram-map-k.size_n": "8",
+    "ngram-map-k.size_m": "8",
+    "ngram-map-k.min_hits": "2",
+    "ngram-map-k4v.size_n": "8",
+    "ngram-map-k4v.size_m": "8",
+    "ngram-map-k4v.min_hits": "2",
+    "ngram-mod.n_match": "16",
+    "ngram-mod.n_max": "50",
+    "ngram-mod.n_min": "8",
+    "ngram-cache.lookup_cache_static": "counts.bin",
+    "ngram-cache.lookup_cache_dynamic": "counts.bin",
+    "ngram-cache.save_dynamic": None,
+    "ngram-cache.n_draft": "4",
     "sampling.max_tokens": "12",
     "sampling.seed": "42",
     "sampling.temperature": "0",
@@ -108,6 +126,8 @@ COMPANIONS = {
     "sampling.logprobs": ["--json"],
     "compare": ["-md", "draft.gguf"],
     "escape": ["--stop", r"\n"],
+    "engine.draft_length": ["-md", "draft.gguf"],
+    "ngram-cache.save_dynamic": ["-lcd", "counts.bin"],
 }
 ALREADY = {"--display-prompt", "--escape", "-e", "--show-timings"}  # says what is the default
 
@@ -130,19 +150,24 @@ def test_every_option_changes_the_configuration(flag: str, dest: str) -> None:
     sample = SAMPLES[dest]
     given = [flag] if sample is None or flag in ("-v", "--verbose", "--log-verbose") else [flag, sample]
     base = TARGET if dest in ("prompt", "file") else DRAFTED if dest.startswith("draft") else PLAIN
-    if dest == "spec_type":
+    if flag == "--spec-type":
         assert config(*given).speculation == "none" != config().speculation
         return
+    if flag == "--spec-default":
+        assert config(flag).speculation == (NGramMod(),)
+        return
     companions = COMPANIONS.get(dest, [])
+    if dest.startswith("ngram"):
+        companions = [*companions, "--spec-type", dest.split(".")[0]]
     reference = ["-p", "hello"] if base is TARGET else []
     before, after = config(*companions, *reference, base=base), config(*companions, *given, base=base)
     assert before != after
     area, _, field = dest.rpartition(".")
     if area == "engine":
         assert after.engine.keys() == {field}
-    elif area == "draft":
-        assert isinstance(after.speculation, DraftModel)
-        assert getattr(after.speculation, field) != getattr(DraftModel("draft.gguf"), field)
+    elif area in SPEC_TYPES:
+        (old,), (new,) = before.speculation, after.speculation
+        assert old.to_dict() | {field: getattr(new, field)} == new.to_dict() != old.to_dict()
 
 
 def test_every_sample_is_used() -> None:
@@ -198,7 +223,7 @@ def test_without_options_the_defaults_are_the_librarys() -> None:
     assert plain.engine == {}
     assert plain.sampling == SamplingParams()
     assert plain.speculation == "auto"
-    assert config(base=DRAFTED).speculation == DraftModel("draft.gguf")
+    assert config(base=DRAFTED).speculation == (DraftModel("draft.gguf"),)
 
 
 def test_the_help_shows_the_librarys_defaults() -> None:
@@ -208,6 +233,14 @@ def test_the_help_shows_the_librarys_defaults() -> None:
     assert "included; 0: as many as in training (default: 4096)" in text
     assert "{default}" not in text
     assert "(default: None" not in text
+
+
+def test_several_types_add_up_and_the_draft_model_is_asked_last() -> None:
+    both = (NGramMod(), NGramSimple(), DraftModel("draft.gguf"))
+    assert config("--spec-type", "draft-simple,ngram-mod,ngram-simple", base=DRAFTED).speculation == both
+    flags = [flag for name in ("draft-simple", "ngram-mod", "ngram-simple") for flag in ("--spec-type", name)]
+    assert config(*flags, base=DRAFTED).speculation == both
+    assert config("--spec-type", "ngram-cache").speculation == (NGramCache(),)
 
 
 def test_a_draft_model_alone_switches_speculation_on() -> None:
@@ -222,8 +255,13 @@ def test_a_draft_model_alone_switches_speculation_on() -> None:
         (["--spec-type", "none,draft-simple"], "contradicts itself"),
         (["--spec-type", "none", "--spec-draft-n-max", "4"], "none and --spec-draft-n-max contradict"),
         (["--spec-type", "draft-simple"], "draft-simple needs a draft model: -md"),
-        (["--spec-type", "draft-magic"], "no type 'draft-magic'; known are none, draft-simple"),
+        (["--spec-type", "draft-magic"], "no type 'draft-magic'; known are none, draft-simple, ngram-simple"),
         (["--spec-draft-p-min", "0.5"], "--spec-draft-p-min needs a draft model"),
+        (["-md", "d.gguf", "--spec-type", "ngram-mod"], "ngram-mod makes no use of the draft model: add draft-simple"),
+        (["--spec-ngram-mod-n-max", "4"], "--spec-ngram-mod-n-max needs --spec-type ngram-mod"),
+        (["-lcs", "x", "--spec-type", "ngram-mod"], "--lookup-cache-static needs --spec-type ngram-cache"),
+        (["--draft-length", "auto"], "--draft-length needs somebody who drafts"),
+        (["--draft-length", "auto", "--spec-type", "none"], "none and --draft-length contradict"),
         (["--compare"], "--compare compares with speculation"),
         (["--logprobs", "3"], "--logprobs needs --json"),
         (["-sys", "be brief"], "system message needs --chat"),
@@ -231,7 +269,8 @@ def test_a_draft_model_alone_switches_speculation_on() -> None:
         (["--dry-sequence-breaker", "none", "--dry-sequence-breaker", "a"], "none contradicts the others"),
         (["-f", "missing.txt", "-p", "x"], "not allowed with argument"),
         (["--grammar-file", "missing.gbnf"], "--grammar-file: cannot read 'missing.gbnf': No such file"),
-        (["--draft-max", "8"], "--draft-max is no longer an option of llama.cpp: use --spec-draft-n-max"),
+        (["--draft-max", "8"], "--draft-max is no longer an option of llama.cpp: use --spec-draft-n-max or"),
+        (["--spec-ngram-size-n", "8"], "use --spec-ngram-simple-size-n"),
         (["--draft", "8"], "use --spec-draft-n-max"),
         (["--draft-min", "8"], "use --spec-draft-n-min"),
         (["--temp", "warm"], "--temp.*invalid float value: 'warm'"),
@@ -262,6 +301,11 @@ def test_what_cannot_work_is_refused_with_a_reason(args: list[str], message: str
         (["-l", "5+1", "-l", "5+2"], "--logit-bias: logit_bias names token 5 twice"),
         (["-md", "d.gguf", "--spec-draft-n-min", "9"], r"--spec-draft-n-min: n_min \(9\) is above n_max"),
         (["-md", "d.gguf", "--spec-draft-p-min", "2"], "--spec-draft-p-min: p_min must be"),
+        (
+            ["--spec-type", "ngram-mod", "--spec-ngram-mod-n-min", "99"],
+            r"--spec-ngram-mod-n-min: n_min \(99\) is above",
+        ),
+        (["--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-m", "0"], "--spec-ngram-map-k-size-m: size_m must be"),
         (["-md", "d.gguf", "-cd", "1"], "--ctx-size-draft: n_ctx must be at least 16, not 1"),
         (["-md", "d.gguf", "--draft-sync", "eager"], "--draft-sync: sync must be 'lazy' or 'replay'"),
     ],

@@ -46,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _message(error: Exception) -> str:
     if os.environ.get("PYSPEC_DEBUG"):
         raise error
-    from pyspec.cli.options import ENGINE_OPTIONS, SAMPLING_OPTIONS, with_flag
+    from pyspec.cli.options import ENGINE_OPTIONS, SAMPLING_OPTIONS
+    from pyspec.cli.parser import with_flag
+    from pyspec.cli.spec_options import LENGTH_OPTIONS
 
     if isinstance(error, InvalidRequest):
-        return with_flag(error, (*ENGINE_OPTIONS, *SAMPLING_OPTIONS))
+        return with_flag(error, (*ENGINE_OPTIONS, *LENGTH_OPTIONS, *SAMPLING_OPTIONS))
     return str(error)
 
 

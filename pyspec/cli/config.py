@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspec.cli.options import DRAFT_OPTIONS, SAMPLING_OPTIONS, unescape, with_flag
-from pyspec.cli.parser import UsageError, given
+from pyspec.cli.options import SAMPLING_OPTIONS, unescape
+from pyspec.cli.parser import UsageError, given, with_flag
+from pyspec.cli.spec_options import Speculator, read_speculation
 from pyspec.errors import InvalidRequest
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import DraftModel
-
-SPEC_TYPES = ("none", "draft-simple")
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Generate:
     Attributes:
         model: the target, a path or a registered name.
         engine: parameters of the engine that were given; the others keep their defaults.
-        speculation: ``"none"``; ``"auto"``: nothing was said; or what speculates.
+        speculation: ``"none"``; ``"auto"``: nothing was said; or who drafts.
         prompt: text, or bytes where it is not UTF-8.
         system: the system message of a chat.
         chat: the prompt is a message, to be put into the model's chat template.
@@ -32,7 +30,7 @@ class Generate:
 
     model: str
     engine: dict[str, Any]
-    speculation: Literal["none", "auto"] | DraftModel
+    speculation: Literal["none", "auto"] | tuple[Speculator, ...]
     sampling: SamplingParams
     prompt: str | bytes
     system: str | None
@@ -55,9 +53,9 @@ def read_config(args: argparse.Namespace) -> Generate:
     sampling = _sampling(args)
     if sampling.logprobs is not None and not args.json:
         raise UsageError("--logprobs needs --json, which shows them")
-    speculation = _speculation(args)
-    if args.compare and not isinstance(speculation, DraftModel):
-        raise UsageError("--compare compares with speculation: give a draft model with -md FNAME")
+    speculation = read_speculation(args)
+    if args.compare and not isinstance(speculation, tuple):
+        raise UsageError("--compare compares with speculation: give a draft model with -md FNAME, or --spec-type TYPE")
     chat, system = args.chat, _system(args)
     if system is not None and not chat:
         raise UsageError("a system message needs --chat")
@@ -77,31 +75,6 @@ def read_config(args: argparse.Namespace) -> Generate:
         json=args.json,
         verbosity=args.verbosity,
     )
-
-
-def _speculation(args: argparse.Namespace) -> Literal["none", "auto"] | DraftModel:
-    types = [name.strip() for names in args.spec_type or () for name in names.split(",")]
-    for name in types:
-        if name not in SPEC_TYPES:
-            raise UsageError(f"--spec-type: there is no type {name!r}; known are {', '.join(SPEC_TYPES)}")
-    options = given(args, "draft")
-    flags = [option.flags[0] for option in DRAFT_OPTIONS if option.field in options]
-    if "none" in types:
-        if set(types) != {"none"}:
-            raise UsageError(f"--spec-type {','.join(types)} contradicts itself: none means that nothing speculates")
-        if args.draft_model is not None or flags:
-            what = "-md" if args.draft_model is not None else flags[0]
-            raise UsageError(f"--spec-type none and {what} contradict each other: leave one of them out")
-        return "none"
-    if args.draft_model is None:
-        if types or flags:
-            what = "--spec-type draft-simple" if types else flags[0]
-            raise UsageError(f"{what} needs a draft model: -md FNAME")
-        return "auto"
-    try:
-        return DraftModel(args.draft_model, **options)
-    except InvalidRequest as error:
-        raise UsageError(with_flag(error, DRAFT_OPTIONS)) from error
 
 
 def _sampling(args: argparse.Namespace) -> SamplingParams:

@@ -13,6 +13,7 @@ from pyspec.cli.config import Generate, read_config
 from pyspec.cli.console import Bars, FetchDisplay, error_console, load_progress, prompt_progress, show_log
 from pyspec.cli.output import ColorWriter, CountingWriter, TextWriter, Writer
 from pyspec.cli.parser import Parser, terminal_has_color
+from pyspec.cli.spec_options import add_speculation_options
 from pyspec.engine import Engine, Result
 from pyspec.models import resolve
 from pyspec.sampling import SamplingParams
@@ -37,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     options.add_engine_options(parser)
     _add_prompt_options(parser)
-    options.add_speculation_options(parser)
+    add_speculation_options(parser)
     options.add_sampling_options(parser)
     _add_output_options(parser)
     parser.set_defaults(run=_run, parser=parser, escape=True, show_timings=True)
@@ -115,9 +116,12 @@ def _run(args: argparse.Namespace) -> int:
 def _with_files(config: Generate, display: FetchDisplay) -> Generate:
     """The configuration with files in the place of registered names."""
     config = replace(config, model=str(resolve(config.model, display)))
-    if isinstance(config.speculation, DraftModel):
-        draft = replace(config.speculation, path=resolve(config.speculation.path, display))
-        config = replace(config, speculation=draft)
+    if isinstance(config.speculation, tuple):
+        speculators = tuple(
+            replace(spec, path=resolve(spec.path, display)) if isinstance(spec, DraftModel) else spec
+            for spec in config.speculation
+        )
+        config = replace(config, speculation=speculators)
     return config
 
 
@@ -162,7 +166,10 @@ def _writer(config: Generate, engine: Engine, bars: Bars) -> Writer:
     if config.color == "on" or (config.color == "auto" and terminal_has_color()):
         vocab = engine.model.vocab
         return ColorWriter(
-            bars, display_prompt=config.display_prompt, piece=lambda token: vocab.piece(token, special=False)
+            bars,
+            display_prompt=config.display_prompt,
+            piece=lambda token: vocab.piece(token, special=False),
+            speculators=engine.config.speculators,
         )
     return TextWriter(bars, display_prompt=config.display_prompt)
 

@@ -1,21 +1,18 @@
 """The options of ``pyspec generate``, under llama.cpp's names, as tables: flag, field, meaning.
 
-Each option sets one field of :class:`~pyspec.Engine`, :class:`~pyspec.speculation.DraftModel` or
-:class:`~pyspec.SamplingParams`; the defaults are theirs. What belongs to the command alone (the prompt, how
-the output looks) is in :mod:`pyspec.cli.generate`.
+Each option sets one field of :class:`~pyspec.Engine` or :class:`~pyspec.SamplingParams`; the defaults are theirs.
+Speculation's are in :mod:`pyspec.cli.spec_options`, what belongs to the command alone (the prompt, how the output
+looks) in :mod:`pyspec.cli.generate`.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 
-from pyspec.cli.parser import Option, Removed, add_options
+from pyspec.cli.parser import Option, add_options
 from pyspec.engine import Engine
-from pyspec.errors import GrammarError, InvalidRequest
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import DraftModel
 
 
 def unescape(text: str) -> str:
@@ -81,35 +78,6 @@ ENGINE_OPTIONS = (
            "data type of the cache's values, likewise (default: {default})"),
     Option(("-nr", "--no-repack"), "use_extra_bufts", str, "",
            "do not rearrange weights for the CPU while loading", const=False),
-)
-
-DRAFT_OPTIONS = (
-    Option(("--spec-draft-n-max",), "n_max", int, "N",
-           "most tokens drafted in one round (default: {default})"),
-    Option(("--spec-draft-n-min",), "n_min", int, "N",
-           "drafts shorter than this are thrown away (default: {default})"),
-    Option(("--spec-draft-p-min", "--draft-p-min"), "p_min", float, "P",
-           "stop drafting below this confidence of the draft model, 0 to 1 (default: {default})"),
-    Option(("--draft-sync",), "sync", str, "lazy|replay",
-           "keep the draft's cache up by catching up with the next draft, or by replaying every target "
-           "batch as llama.cpp does; same text (default: {default})"),
-    Option(("-cd", "--ctx-size-draft"), "n_ctx", context_size, "N",
-           "tokens the draft's context holds (default: 0, as the target's)"),
-    Option(("--spec-draft-threads", "-td", "--threads-draft"), "n_threads", int, "N",
-           "threads for drafting (default: {default}, as --threads)"),
-    Option(("--spec-draft-threads-batch", "-tbd", "--threads-batch-draft"), "n_threads_batch", int, "N",
-           "threads for the draft to read the prompt (default: {default}, as --threads-draft)"),
-    Option(("--spec-draft-ngl", "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), "n_gpu_layers",
-           layers, "N",
-           "layers of the draft kept in GPU memory: a number, 'auto' or 'all' (default: auto)"),
-    Option(("--flash-attn-draft",), "flash_attn", str, "on|off|auto",
-           "use Flash Attention in the draft (default: {default})"),
-    Option(("--batch-size-draft",), "n_batch", int, "N",
-           "most tokens of one call for the draft (default: {default})"),
-    Option(("--spec-draft-type-k", "-ctkd", "--cache-type-k-draft"), "type_k", str, "TYPE",
-           "data type of the draft cache's keys (default: {default})"),
-    Option(("--spec-draft-type-v", "-ctvd", "--cache-type-v-draft"), "type_v", str, "TYPE",
-           "data type of the draft cache's values (default: {default})"),
 )
 
 SAMPLING_OPTIONS = (
@@ -191,11 +159,6 @@ SAMPLING_OPTIONS = (
 )
 # fmt: on
 
-_NEW_NAMES = {
-    ("--draft", "--draft-n", "--draft-max"): "--spec-draft-n-max",
-    ("--draft-min", "--draft-n-min"): "--spec-draft-n-min",
-}
-
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Model, context, threads and devices of the target."""
@@ -206,38 +169,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add_options(group, "engine", ENGINE_OPTIONS, Engine)
 
 
-def add_speculation_options(parser: argparse.ArgumentParser) -> None:
-    """What drafts, and how."""
-    group = parser.add_argument_group("speculation")
-    group.add_argument(
-        "-md",
-        "--spec-draft-model",
-        "--model-draft",
-        dest="draft_model",
-        metavar="FNAME",
-        help="draft model: GGUF file or name. Without --spec-type it is used as the draft-simple speculator",
-    )
-    group.add_argument(
-        "--spec-type",
-        action="append",
-        metavar="TYPE,...",
-        help="how to speculate: none or draft-simple (default: draft-simple where a draft model is given)",
-    )
-    add_options(group, "draft", DRAFT_OPTIONS, DraftModel)
-    for flags, new in _NEW_NAMES.items():
-        group.add_argument(*flags, action=Removed, use=new)
-
-
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """How tokens are chosen, and when the text ends."""
     add_options(parser.add_argument_group("sampling"), "sampling", SAMPLING_OPTIONS, SamplingParams)
-
-
-def with_flag(error: InvalidRequest, options: Sequence[Option]) -> str:
-    """The text of an error about a value, with the flag that value came from in front."""
-    name = "grammar" if isinstance(error, GrammarError) else error.name
-    for option in options:
-        if option.field == name:
-            flag = next((flag for flag in option.flags if flag.startswith("--")), option.flags[0])
-            return f"{flag}: {error}"
-    return str(error)

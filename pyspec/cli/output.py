@@ -6,13 +6,14 @@ import codecs
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Protocol
 
 from pyspec.cli.console import Bars
 from pyspec.engine import Chunk
 
-_DRAFTED = "\x1b[32m"  # green
+_DRAFTED = ("\x1b[32m", "\x1b[36m", "\x1b[35m", "\x1b[33m", "\x1b[34m")  # green, cyan, magenta, yellow, blue
 _PROMPT = "\x1b[2m"  # dim
 _RESET = "\x1b[0m"
 
@@ -68,24 +69,29 @@ class TextWriter:
 
 
 class ColorWriter(TextWriter):
-    """Writes the text with the characters green whose token had been drafted.
+    """Writes the text with the characters coloured whose token had been drafted: a colour for each speculator.
 
     Args:
         piece: the bytes a token stands for in the text.
+        speculators: their names.
     """
 
-    def __init__(self, bars: Bars, *, display_prompt: bool, piece: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, bars: Bars, *, display_prompt: bool, piece: Callable[[int], bytes], speculators: Sequence[str]
+    ) -> None:
         super().__init__(bars, display_prompt=display_prompt)
         self._piece = piece
+        self._colors = dict(zip(speculators, cycle(_DRAFTED), strict=False))
         # Text comes later than its tokens where characters are split or may begin a stop string. So each
         # token leaves here how many characters it completes, and the text takes its colours from there.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._waiting: deque[tuple[int, bool]] = deque()
+        self._waiting: deque[tuple[int, str]] = deque()
 
     def end(self) -> None:
         super().end()
         if self._last:
-            self._put(f"{_DRAFTED}■ drafted and accepted{_RESET}   ■ the target's own choice\n")
+            drafted = "".join(f"{color}■ drafted by {name}{_RESET}   " for name, color in self._colors.items())
+            self._put(f"{drafted}■ the target's own choice\n")
 
     def _prompt(self, prompt: str) -> str:
         return f"{_PROMPT}{prompt}{_RESET}"
@@ -94,18 +100,20 @@ class ColorWriter(TextWriter):
         for token, drafted_by in zip(chunk.tokens, chunk.drafted_by, strict=True):
             completed = len(self._decoder.decode(self._piece(token)))
             if completed:
-                self._waiting.append((completed, drafted_by is not None))
+                self._waiting.append(
+                    (completed, "" if drafted_by is None else self._colors.get(drafted_by, _DRAFTED[0]))
+                )
         return self._colored(chunk.text)
 
     def _colored(self, text: str) -> str:
         parts = []
         while text:
             # What no token accounts for is the end of an incomplete character.
-            n, drafted = self._waiting.popleft() if self._waiting else (len(text), False)
+            n, color = self._waiting.popleft() if self._waiting else (len(text), "")
             if n > len(text):
-                self._waiting.appendleft((n - len(text), drafted))
+                self._waiting.appendleft((n - len(text), color))
             part, text = text[:n], text[n:]
-            parts.append(f"{_DRAFTED}{part}{_RESET}" if drafted else part)
+            parts.append(f"{color}{part}{_RESET}" if color else part)
         return "".join(parts)
 
 

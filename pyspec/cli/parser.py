@@ -7,9 +7,11 @@ import difflib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, NoReturn
+
+from pyspec.errors import GrammarError, InvalidRequest
 
 
 class UsageError(Exception):
@@ -55,6 +57,11 @@ class Option:
     const: Any = None
     repeat: bool = False
 
+    @property
+    def long_flag(self) -> str:
+        """The flag to use in messages."""
+        return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
+
 
 def add_options(parser: argparse._ActionsContainer, prefix: str, options: Sequence[Option], defaults: Any) -> None:
     """Adds options whose values end up under ``prefix.field``, only if they were given.
@@ -76,6 +83,15 @@ def add_options(parser: argparse._ActionsContainer, prefix: str, options: Sequen
             if option.repeat:
                 keywords["action"] = "append"
         parser.add_argument(*option.flags, **keywords)
+
+
+def with_flag(error: InvalidRequest, options: Iterable[Option]) -> str:
+    """The text of an error about a value, with the flag that value came from in front."""
+    name = "grammar" if isinstance(error, GrammarError) else error.name
+    for option in options:
+        if option.field == name:
+            return f"{option.long_flag}: {error}"
+    return str(error)
 
 
 def given(args: argparse.Namespace, prefix: str) -> dict[str, Any]:

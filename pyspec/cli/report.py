@@ -95,8 +95,10 @@ def tables(
 def _headline(result: Result, config: EngineConfig, sampling: SamplingParams) -> Text:
     """What ran, and how it ended."""
     who = Path(config.target.path).name
+    if config.speculators:
+        who += f"; up to {config.n_draft_max} tokens drafted by {', '.join(config.speculators)}"
     if config.draft is not None:
-        who += f", drafts of up to {config.n_draft_max} tokens by {Path(config.draft.path).name}"
+        who += f" ({Path(config.draft.path).name})"
     end = {"length": "token limit reached", "cancelled": "interrupted", "stop": "the model ended the text"}
     if isinstance(result.stop, str):
         end["stop"] = f"stopped at {result.stop!r}"
@@ -140,6 +142,10 @@ def _acceptance(stats: Stats) -> Table:
     table = _table("drafts", "drafted", "accepted", "rate")
     table.add_column("", no_wrap=True)
     table.add_row("all", f"{stats.drafted:,}", f"{stats.accepted:,}", f"[bold]{stats.acceptance:.1%}[/]")
+    if len(stats.speculators) > 1:
+        for name, each in stats.speculators.items():
+            share = f"{each.accepted / each.drafted:.1%}" if each.drafted else ""
+            table.add_row(f"by {name}", f"{each.drafted:,}", f"{each.accepted:,}", share)
     positions = zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
     for number, (drafted, accepted) in enumerate(positions, 1):
         rate = accepted / drafted
