@@ -68,7 +68,9 @@ class Build(build):
 class CMake:
     """One build directory, and CMake's three steps in it."""
 
-    def __init__(self, version: str, *extra: str) -> None:
+    def __init__(self, command: Command, *extra: str) -> None:
+        project = command.distribution
+        self.quiet = not project.verbose
         self.env = tool_environment()
         self.folder = build_folder(self.env)
         self.tool = find_tool("cmake", self.env)
@@ -78,7 +80,7 @@ class CMake:
         self.arguments = [
             "-DCMAKE_BUILD_TYPE=Release",
             f"-DPython_EXECUTABLE={sys.executable}",
-            f"-DPYSPEC_VERSION={version}",
+            f"-DPYSPEC_VERSION={project.get_version()}",
             f"-DPYSPEC_LLAMA_CPP={source.path}",
             f"-DPYSPEC_LLAMA_COMMIT={source.commit or ''}",
             f"-DPYSPEC_CMAKE_ARGS={users}",
@@ -97,7 +99,8 @@ class CMake:
     def configure(self) -> None:
         forget_moved_cache(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.run("configure", "-S", str(ROOT), "-B", str(self.folder), *self.arguments)
+        quieter = ["--log-level=NOTICE"] if self.quiet else []
+        self.run("configure", "-S", str(ROOT), "-B", str(self.folder), *quieter, *self.arguments)
 
     def compile(self, target: str) -> None:
         self.run("compile", "--build", str(self.folder), "--target", target)
@@ -107,7 +110,8 @@ class CMake:
 
     def run(self, step: str, *arguments: str) -> None:
         """Run one step; what CMake has to say goes to the terminal as it says it."""
-        print("+", shlex.join(["cmake", *arguments]), flush=True)
+        if not self.quiet:
+            print("+", shlex.join(["cmake", *arguments]), flush=True)
         status = subprocess.run([self.tool, *arguments], env=self.env, check=False).returncode
         if status != 0:
             raise CompileError(
@@ -120,7 +124,7 @@ class BuildNative(build_ext):
     """``build_ext``, by CMake."""
 
     def run(self) -> None:
-        cmake = CMake(self.distribution.get_version())
+        cmake = CMake(self)
         prefix = ROOT if self.inplace else Path(self.build_lib).resolve()
         with alone_in(cmake.folder):
             cmake.configure()
@@ -142,7 +146,7 @@ class BuildExample(Command):
         pass
 
     def run(self) -> None:
-        cmake = CMake(self.distribution.get_version(), "-DPYSPEC_LLAMA_EXAMPLES=on")
+        cmake = CMake(self, "-DPYSPEC_LLAMA_EXAMPLES=on")
         with alone_in(cmake.folder):
             cmake.configure()
             cmake.compile("llama-speculative-simple")
