@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
-from pyspec._sequence cimport Sequence
+from pyspec._sequence cimport Sequence, SyntheticAcceptance
 from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id
 
 
@@ -18,6 +18,7 @@ cdef class Decoder:
     cdef vector[Sequence] sequences
     cdef list borrowed                  # per sequence: the Python samplers its pointers belong to
     cdef bint checked
+    cdef SyntheticAcceptance synthetic
     cdef int64_t calls
     cdef int64_t rows
     cdef int64_t verify_us
@@ -30,6 +31,7 @@ cdef class Decoder:
     cdef void fill_batch(self) noexcept nogil
     cdef int32_t decode_and_choose(self) noexcept nogil
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil
+    cdef bint accept_at_random(self, Sequence * s, int32_t row) noexcept nogil
     cdef void commit(self, llama_seq_id seq) noexcept nogil
     cdef void commit_all(self)
     cdef void roll_back(self)

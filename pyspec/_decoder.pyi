@@ -50,6 +50,8 @@ class Decoder:
         """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget."""
     def verify(self) -> None:
         """One target decode of all planned sequences; samples, commits, cuts all memories."""
+    def set_synthetic(self, conditional: Sequence[float], seed: int = 0) -> None:
+        """Draws acceptance at random from now on, for benchmarks: the text is no longer the target's."""
     def pending(self, seq: int) -> int:
         """Tokens to read before anything is generated."""
     def n_committed(self, seq: int) -> int:

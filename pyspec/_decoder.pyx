@@ -263,6 +263,15 @@ cdef class Decoder:
         if self.checked:
             self.check()
 
+    def set_synthetic(self, conditional, seed=0):
+        """Draws acceptance at random from now on, for benchmarks: the text is no longer the target's.
+
+        Args:
+            conditional: chance of each drafted token to be accepted, given that those before it were; empty: off.
+            seed: of the generator.
+        """
+        self.synthetic.set(conditional, seed)
+
     # -- what Python may know ------------------------------------------------------------------------------------
 
     def pending(self, int seq):
@@ -392,6 +401,13 @@ cdef class Decoder:
             token = s.sampler.sample(logits, self.n_vocab, s.error)
             if token < 0:
                 return
+            if self.synthetic.active() and s.n_accepted < <int32_t> s.draft.size():
+                if self.accept_at_random(s, row):
+                    s.n_accepted += 1
+                    row += 1
+                    continue
+                s.emitted.push_back(token)
+                return
             s.emitted.push_back(token)
             if s.n_logprobs >= 0:
                 s.sampler.logprobs(logits, self.n_vocab, token, s.n_logprobs, lp)
@@ -402,6 +418,14 @@ cdef class Decoder:
             if s.stops_at(token):
                 return
             row += 1
+
+    cdef bint accept_at_random(self, Sequence * s, int32_t row) noexcept nogil:
+        """With synthetic acceptance: emits the drafted token instead of the chosen one, if chance has it so."""
+        cdef llama_token drafted = s.draft[s.n_accepted]
+        if not self.synthetic.accepts(s.n_accepted) or s.stops_at(drafted):
+            return False
+        s.emitted.push_back(drafted)
+        return True
 
     cdef void commit(self, llama_seq_id seq) noexcept nogil:
         """Moves what is settled into `tokens`, makes the last emitted token the seed, cuts the memory."""

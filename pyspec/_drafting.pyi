@@ -48,6 +48,6 @@ class DraftRunner(CompiledSpeculator):
     def steps(self, seq: int) -> int:
         """Decodes of the draft model the sequence took part in this round."""
     def round_calls(self) -> list[tuple[int, float]]:
-        """This round's decodes of the draft model: (rows, milliseconds) each."""
+        """The decodes of the draft model in this round: (rows, milliseconds) each."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, failed calls, microseconds."""

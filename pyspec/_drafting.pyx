@@ -109,7 +109,7 @@ cdef class DraftRunner:
         return self.marks.at(seq).steps
 
     def round_calls(self):
-        """This round's decodes of the draft model: (rows, milliseconds) each."""
+        """The decodes of the draft model in this round: (rows, milliseconds) each."""
         cdef size_t i
         return [(self.call_rows[i], self.call_us[i] / 1000.0) for i in range(self.call_rows.size())]
 

@@ -1,6 +1,6 @@
 # The C++ that the compiled layers share (native/*.hpp): choosing tokens, and the state of a sequence.
 
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint32_t
 from libcpp cimport bool as cpp_bool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
@@ -50,6 +50,13 @@ cdef extern from "row_sampler.hpp" namespace "pyspec" nogil:
         llama_token sample(const float * logits, int32_t n_vocab, string & error) noexcept
         void logprobs(const float * logits, int32_t n_vocab, llama_token chosen, int32_t n_top,
                       TokenLogprobs & out) noexcept
+
+
+cdef extern from "synthetic.hpp" namespace "pyspec" nogil:
+    cdef cppclass SyntheticAcceptance:
+        void set(const vector[float] & conditional, uint32_t seed) except +
+        cpp_bool active() noexcept
+        cpp_bool accepts(int32_t position) noexcept
 
 
 cdef extern from "sequence.hpp" namespace "pyspec" nogil:

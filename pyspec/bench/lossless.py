@@ -154,7 +154,9 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pyspec.bench.lossless", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m pyspec.bench.lossless", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("-m", "--model", required=True, help="target: a GGUF file or a registered name")
     parser.add_argument("-md", "--model-draft", required=True, help="draft model, likewise")
     parser.add_argument("--lengths", default="1,2,3,4,8,16", help="draft lengths (default: 1,2,3,4,8,16)")
@@ -173,13 +175,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         prompts=prompts_for(not args.base)[: args.prompts],
         params=SamplingParams(temperature=args.temperature, seed=args.seed),
     )
-    print(f"{report.target} with {report.draft}: {report.n_compared} runs of {report.n_tokens} tokens, draft lengths {report.n_max}")
+    print(
+        f"{report.target} with {report.draft}: {report.n_compared} runs of {report.n_tokens} tokens"
+    )
     print(f"largest difference of a logit between row widths: {report.row_difference:.4g}")
-    print(f"same token ids: {report.n_compared - len(report.divergences)}, near ties: "
-          f"{len(report.divergences) - len(report.faults)}, faults: {len(report.faults)}")
+    print(
+        f"same token ids: {report.n_compared - len(report.divergences)}, near ties: "
+        f"{len(report.divergences) - len(report.faults)}, faults: {len(report.faults)}"
+    )
     for d in report.divergences:
-        print(f"  prompt {d.prompt}, draft length {d.n_max}: parts at token {d.at}, gap {d.gap:.4g}"
-              f"{'' if d.near_tie else '  <-- no near tie'}")
+        print(
+            f"  prompt {d.prompt}, draft length {d.n_max}: parts at token {d.at}, gap {d.gap:.4g}"
+            f"{'' if d.near_tie else '  <-- no near tie'}"
+        )
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")

@@ -45,6 +45,7 @@ class EngineConfig:
         draft: the draft model, or None.
         speculators: names of the speculators in the order they are asked.
         n_draft_max: longest draft any of them may submit.
+        draft_length: "fixed", or "auto": as long as pays.
         draft_options: the draft model's own parameters (n_max, n_min, p_min, sync, ...), or None.
     """
 
@@ -52,6 +53,7 @@ class EngineConfig:
     draft: ModelConfig | None
     speculators: tuple[str, ...]
     n_draft_max: int
+    draft_length: str
     draft_options: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,42 +5,21 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Literal
 
-from pyspec._decoder import Decoder
-from pyspec._drafting import DraftRunner
-from pyspec._llama import Model, trim_memory
-from pyspec._speculator import CompiledSpeculator
-from pyspec.engine.config import EngineConfig
+from pyspec._llama import Model
+from pyspec.engine.assembly import assemble
 from pyspec.engine.generation import Generation, Job, Result
-from pyspec.engine.loading import (
-    Loaded,
-    LoadProgress,
-    load_model,
-    open_draft,
-    open_target,
-    require_tail_removal,
-    require_text_model,
-)
+from pyspec.engine.loading import LoadProgress
 from pyspec.engine.prompt import prompt_tokens
-from pyspec.engine.rounds import Setup
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextFull, InvalidRequest
 from pyspec.sampling import DryCache, SamplingParams, build_chain
-from pyspec.speculation.calibrate import measure_decodes
-from pyspec.speculation.chain import Chain
-from pyspec.speculation.config import DraftModel, check_integer
-from pyspec.speculation.controller import LengthController
-from pyspec.speculation.ngram_config import NGramSpec, save_learned
-from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
-
-SpeculatorSpec = DraftModel | NGramSpec | Speculator | Callable[[list[int]], Iterable[int]]
-Speculation = str | SpeculatorSpec | Sequence[SpeculatorSpec] | None
-
-# Longest draft of a speculator that does not say how long its drafts may be.
-DEFAULT_N_MAX = 16
+from pyspec.speculation.config import check_integer
+from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
+from pyspec.speculation.synthetic import Synthetic
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -78,6 +57,7 @@ class Engine:
         draft_length: "fixed": drafts as long as their speculator's n_max (and p_min) say. "auto": as long as pays, from
             what decodes cost and what is accepted, measured while the engine runs; not at all where drafting does not
             pay. None: "auto" where speculation is "auto", else "fixed".
+        synthetic: for benchmarks: acceptance is drawn at random, and the text is not the model's.
         load_progress: called with ("target" or "draft", 0..1) while models load; what it raises ends the loading.
 
     Raises:
@@ -106,39 +86,42 @@ class Engine:
         use_extra_bufts: bool = True,
         n_draft_max: int | None = None,
         draft_length: Literal["auto", "fixed"] | None = None,
+        synthetic: Synthetic | None = None,
         load_progress: LoadProgress | None = None,
     ) -> None:
         self._worker: Worker | None = None
-        specs = _speculators(speculation, draft_model)
-        for name, value, low in (("n_batch", n_batch, 1), ("n_ubatch", n_ubatch, 1), ("n_threads", n_threads, 0),
-                                 ("n_threads_batch", n_threads_batch, 0), ("n_gpu_layers", n_gpu_layers, -1)):
+        specs = speculators_from(speculation, draft_model)
+        for name, value, low in (
+            ("n_batch", n_batch, 1),
+            ("n_ubatch", n_ubatch, 1),
+            ("n_threads", n_threads, 0),
+            ("n_threads_batch", n_threads_batch, 0),
+            ("n_gpu_layers", n_gpu_layers, -1),
+        ):
             check_integer(value, name, low)
         if n_ctx is not None:
             check_integer(n_ctx, "n_ctx", 1)
         if n_draft_max is not None:
             check_integer(n_draft_max, "n_draft_max", 0)
-        longest = max((_n_max(spec) for spec in specs), default=0)
+        longest = max((longest_draft(spec) for spec in specs), default=0)
+        if n_draft_max is not None:
+            longest = min(longest, n_draft_max)
         if draft_length not in (None, "auto", "fixed"):
             raise InvalidRequest(
                 f"draft_length must be 'auto' or 'fixed', not {draft_length!r}", name="draft_length", value=draft_length
             )
         adaptive = bool(specs) and (draft_length or ("auto" if speculation == "auto" else "fixed")) == "auto"
-        self._n_draft_max = longest if n_draft_max is None else min(longest, n_draft_max)
 
-        opened: list[Loaded] = []
-        owned: list[Model] = []  # a Model that was given stays open
-        try:
-            if isinstance(target, Model):
-                model = target
-            else:
-                model = load_model(
-                    target, "target", load_progress, n_gpu_layers=n_gpu_layers, use_extra_bufts=use_extra_bufts
-                )
-                owned.append(model)
-            require_text_model(model, "target")
-            if specs:
-                require_tail_removal(model, "target")
-            settings: dict[str, Any] = {
+        assembly = assemble(
+            target,
+            specs,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_draft_max=longest,
+            adaptive=adaptive,
+            synthetic=synthetic,
+            use_extra_bufts=use_extra_bufts,
+            settings={
                 "n_ubatch": n_ubatch,
                 "n_threads": n_threads,
                 "n_threads_batch": n_threads_batch,
@@ -146,64 +129,14 @@ class Engine:
                 "flash_attn": flash_attn,
                 "type_k": type_k,
                 "type_v": type_v,
-            }
-            tgt = open_target(
-                model,
-                n_ctx=model.n_ctx_train if n_ctx is None else n_ctx,
-                n_slots=1,
-                n_draft_max=self._n_draft_max,
-                n_batch=n_batch,
-                config=settings,
-            )
-            opened.append(tgt)
-            dft: Loaded | None = None
-            chain: list[GuardedSpeculator | CompiledSpeculator] = []
-            for spec in specs:
-                if isinstance(spec, DraftModel):
-                    dft = open_draft(tgt, spec, load_progress)
-                    opened.append(dft)
-                    owned.append(dft.model)
-                    runner = DraftRunner(
-                        dft.context, tgt.context.n_vocab, n_max=spec.n_max, n_min=spec.n_min, p_min=spec.p_min,
-                        replay=spec.sync == "replay",
-                    )
-                    chain.append(runner)
-                elif isinstance(spec, NGramSpec):
-                    chain.append(spec.build(1, tgt.context.n_vocab))
-                else:
-                    chain.append(_guarded(spec))
-            decoder = Decoder(tgt.context, [s for s in chain if isinstance(s, CompiledSpeculator)])
-            controller = _controller(tgt, dft, chain, self._n_draft_max) if adaptive else None
-        except BaseException:
-            _release(opened, owned)
-            raise
-
-        self.config = EngineConfig(
-            target=tgt.config,
-            draft=None if dft is None else dft.config,
-            speculators=tuple(s.name for s in chain),
-            n_draft_max=self._n_draft_max,
-            draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
+            },
+            progress=load_progress,
         )
-        self._model = model
+        self.config = assembly.config
+        self._model = assembly.model
+        self._contexts = assembly.contexts
         self._dry_cache = DryCache()
-        self._contexts = [loaded.context for loaded in opened]
-        setup = Setup(
-            decoder=decoder,
-            vocab=model.vocab,
-            chain=Chain(decoder, chain, controller),
-            n_draft_max=self._n_draft_max,
-            n_ctx=tgt.config.n_ctx,
-            n_rows=min(tgt.context.n_batch, tgt.context.n_outputs_max),
-            prompt_chunk=min(tgt.context.n_batch, tgt.context.n_ubatch),
-        )
-
-        def release() -> None:
-            for spec, runner in zip(specs, chain, strict=True):
-                save_learned(spec, runner)
-            _release(opened, owned)
-
-        self._worker = Worker(setup, self._contexts, release)
+        self._worker = Worker(assembly.setup, assembly.contexts, assembly.release)
         _open_engines.add(self)
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -335,77 +268,6 @@ class Engine:
         if self._worker is None:
             raise Closed("the engine is closed; open a new one")
         return self._worker
-
-
-def _controller(
-    tgt: Loaded, dft: Loaded | None, chain: Sequence[GuardedSpeculator | CompiledSpeculator], n_draft_max: int
-) -> LengthController:
-    """A controller that has had a first look at what decodes cost."""
-    n_rows_max = min(tgt.context.n_batch, tgt.context.n_outputs_max)
-    n_model = next((s.n_max for s in chain if isinstance(s, DraftRunner)), 0)
-    controller = LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max)
-    rows = [n for n in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64) if n < n_rows_max]
-    measure_decodes(tgt.context, [*rows, n_rows_max], controller.verify, outputs=True)
-    if dft is not None:
-        measure_decodes(dft.context, [1, 2, 32], controller.draft, outputs=False)
-    return controller
-
-
-def _release(opened: list[Loaded], owned: list[Model]) -> None:
-    """Closes contexts, draft before target, and the models the engine loaded itself."""
-    for loaded in reversed(opened):
-        loaded.context.close()
-    for model in owned:
-        model.close()
-    opened.clear()
-    owned.clear()
-    trim_memory()
-
-
-def _speculators(speculation: Speculation, draft_model: str | os.PathLike[str] | None) -> list[SpeculatorSpec]:
-    """The speculators in order, from all the ways to name them."""
-    given = [] if draft_model is None else [DraftModel(draft_model)]
-    if speculation is None or (isinstance(speculation, str) and speculation == "none"):
-        if given:
-            raise InvalidRequest(
-                "a draft model is given and speculation is switched off; leave one of them out",
-                name="speculation",
-                value=speculation,
-            )
-        return []
-    if isinstance(speculation, str):
-        if speculation != "auto":
-            raise InvalidRequest(
-                f"speculation must be 'auto', 'none' or speculators, not {speculation!r}",
-                name="speculation",
-                value=speculation,
-            )
-        return list(given)
-    several = isinstance(speculation, Sequence)
-    specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
-    for spec in specs:
-        if not (isinstance(spec, DraftModel | NGramSpec) or hasattr(spec, "propose") or callable(spec)):
-            raise InvalidRequest(
-                f"a speculator is a DraftModel, one of the NGram classes, an object with propose(requests) or a "
-                f"function of the tokens so far, not {spec!r}",
-                name="speculation",
-                value=spec,
-            )
-    specs += given
-    if sum(isinstance(spec, DraftModel) for spec in specs) > 1:
-        raise InvalidRequest("there can be one draft model at most", name="speculation", value=speculation)
-    return specs
-
-
-def _n_max(spec: SpeculatorSpec) -> int:
-    """The longest draft of a speculator."""
-    if isinstance(spec, DraftModel):
-        return spec.n_max
-    return check_integer(getattr(spec, "n_max", DEFAULT_N_MAX), "n_max", 1)
-
-
-def _guarded(spec: Any) -> GuardedSpeculator:
-    return GuardedSpeculator(spec if hasattr(spec, "propose") else FunctionSpeculator(spec))
 
 
 def _close_all() -> None:

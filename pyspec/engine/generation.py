@@ -66,6 +66,7 @@ class Result:
         stats: what it took.
         seed: what random numbers were drawn from: the same seed gives the same text.
         prompt_token_ids: the prompt as the model saw it.
+        synthetic: acceptance was drawn at random, for a benchmark; this is not the model's text.
     """
 
     text: str
@@ -77,6 +78,7 @@ class Result:
     stats: Stats
     seed: int
     prompt_token_ids: tuple[int, ...]
+    synthetic: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain lists, numbers and strings, for JSON."""

@@ -33,6 +33,7 @@ class Setup:
         n_draft_max: longest draft that may be verified.
         n_ctx: tokens a sequence may hold.
         prompt_chunk: prompt tokens per decode.
+        synthetic: acceptance is drawn at random.
     """
 
     decoder: Decoder
@@ -42,6 +43,7 @@ class Setup:
     n_ctx: int
     n_rows: int
     prompt_chunk: int
+    synthetic: bool = False
 
 
 class Run:
@@ -214,6 +216,7 @@ class Run:
             stats=self.job.stats,
             seed=self.job.plan.seed,
             prompt_token_ids=tuple(self.job.prompt),
+            synthetic=self.setup.synthetic,
         )
 
     def _settle(self) -> None:

@@ -126,9 +126,7 @@ class TextAssembler:
     def __init__(self, stop: Sequence[str] = ()) -> None:
         strings = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in strings:
-            raise InvalidRequest(
-                "stop holds an empty string, which every text contains", name="stop", value=stop
-            )
+            raise InvalidRequest("stop holds an empty string, which every text contains", name="stop", value=stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matcher = StopMatcher(strings) if strings else None
         self._held: deque[str] = deque()

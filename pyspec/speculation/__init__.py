@@ -4,6 +4,7 @@ from pyspec.speculation.config import DraftModel
 from pyspec.speculation.ngram_config import NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple
 from pyspec.speculation.scripted import DraftRequest, Speculator
 from pyspec.speculation.stats import SpeculatorStats, Stats
+from pyspec.speculation.synthetic import Synthetic
 
 __all__ = [
     "DraftModel",
@@ -16,4 +17,5 @@ __all__ = [
     "Speculator",
     "SpeculatorStats",
     "Stats",
+    "Synthetic",
 ]

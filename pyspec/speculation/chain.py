@@ -74,7 +74,9 @@ class Chain:
                 return speculator.name
         return None
 
-    def verified(self, seq: int, source: str | None, *, drafted: int, accepted: int, emitted: int, total_ms: float) -> None:
+    def verified(
+        self, seq: int, source: str | None, *, drafted: int, accepted: int, emitted: int, total_ms: float
+    ) -> None:
         """Tells the controller what a round was like."""
         controller, model = self.controller, self._model
         if controller is None:

@@ -74,7 +74,9 @@ class DraftModel:
                 value=self.n_min,
             )
         if isinstance(self.p_min, bool) or not isinstance(self.p_min, int | float) or not 0 <= self.p_min <= 1:
-            raise InvalidRequest(f"p_min must be a number from 0 to 1, not {self.p_min!r}", name="p_min", value=self.p_min)
+            raise InvalidRequest(
+                f"p_min must be a number from 0 to 1, not {self.p_min!r}", name="p_min", value=self.p_min
+            )
         if self.sync not in ("lazy", "replay"):
             raise InvalidRequest(f"sync must be 'lazy' or 'replay', not {self.sync!r}", name="sync", value=self.sync)
 

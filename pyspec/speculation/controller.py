@@ -50,9 +50,7 @@ class Calibration:
             b = min(int(confidence * N_BINS), N_BINS - 1)
             self._hits[b] = self._hits[b] * self.FORGET + (i < accepted)
             self._weight[b] = self._weight[b] * self.FORGET + 1.0
-            self.table[b] = (self._hits[b] + self.PRIOR_WEIGHT * self._prior[b]) / (
-                self._weight[b] + self.PRIOR_WEIGHT
-            )
+            self.table[b] = (self._hits[b] + self.PRIOR_WEIGHT * self._prior[b]) / (self._weight[b] + self.PRIOR_WEIGHT)
 
 
 @dataclass
@@ -209,9 +207,7 @@ class LengthController:
         self._floors_due = self.REFRESH
         history = self._history or self._guess()
         plain_rate = 1.0 / (self.verify(1) + self._overhead_ms)
-        drafting_ms = (
-            self.verify(round(1 + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
-        )
+        drafting_ms = self.verify(round(1 + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
         rate = max(plain_rate, history.tokens / drafting_ms) if drafting_ms > 0 else plain_rate
         onwards = min(0.95, max(0.3, (history.tokens - 1.0) / max(history.drafted, 1e-6)))
         step = self.draft(1)

@@ -1,0 +1,177 @@
+"""Putting an engine together: models, contexts, speculators, decoder, and how all of it is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspec._decoder import Decoder
+from pyspec._drafting import DraftRunner
+from pyspec._llama import Context, Model, trim_memory
+from pyspec._speculator import CompiledSpeculator
+from pyspec.engine.config import EngineConfig
+from pyspec.engine.loading import (
+    Loaded,
+    LoadProgress,
+    load_model,
+    open_draft,
+    open_target,
+    require_tail_removal,
+    require_text_model,
+)
+from pyspec.engine.rounds import Setup
+from pyspec.speculation.calibrate import measure_decodes
+from pyspec.speculation.chain import Chain
+from pyspec.speculation.config import DraftModel
+from pyspec.speculation.controller import LengthController
+from pyspec.speculation.ngram_config import NGramSpec, save_learned
+from pyspec.speculation.scripted import GuardedSpeculator
+from pyspec.speculation.specs import SpeculatorSpec, guarded
+from pyspec.speculation.synthetic import Synthetic, conditional
+
+# Row counts whose cost is looked at before the first request, where lengths are chosen by cost.
+TRIAL_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An engine's parts.
+
+    Attributes:
+        model: the target.
+        setup: what requests share.
+        contexts: the target's, then the draft's.
+        config: the settings as they were resolved.
+        release: frees all of it, but for a model that was given.
+    """
+
+    model: Model
+    setup: Setup
+    contexts: list[Context]
+    config: EngineConfig
+    release: Callable[[], None]
+
+
+def assemble(
+    target: Any,
+    specs: Sequence[SpeculatorSpec],
+    *,
+    n_ctx: int | None,
+    n_batch: int,
+    n_draft_max: int,
+    adaptive: bool,
+    synthetic: Synthetic | None,
+    use_extra_bufts: bool,
+    settings: dict[str, Any],
+    progress: LoadProgress | None,
+) -> Assembly:
+    """Loads and connects everything; what was opened is closed again when something fails.
+
+    Args:
+        settings: parameters of the target's context, and n_gpu_layers.
+    """
+    opened: list[Loaded] = []
+    owned: list[Model] = []  # a Model that was given stays open
+    try:
+        if isinstance(target, Model):
+            model = target
+        else:
+            model = load_model(
+                target, "target", progress, n_gpu_layers=settings["n_gpu_layers"], use_extra_bufts=use_extra_bufts
+            )
+            owned.append(model)
+        require_text_model(model, "target")
+        if specs:
+            require_tail_removal(model, "target")
+        tgt = open_target(
+            model,
+            n_ctx=model.n_ctx_train if n_ctx is None else n_ctx,
+            n_slots=1,
+            n_draft_max=n_draft_max,
+            n_batch=n_batch,
+            config=settings,
+        )
+        opened.append(tgt)
+        dft: Loaded | None = None
+        speculators: list[GuardedSpeculator | CompiledSpeculator] = []
+        for spec in specs:
+            if isinstance(spec, DraftModel):
+                dft = open_draft(tgt, spec, progress)
+                opened.append(dft)
+                owned.append(dft.model)
+                speculators.append(
+                    DraftRunner(
+                        dft.context,
+                        tgt.context.n_vocab,
+                        n_max=spec.n_max,
+                        n_min=spec.n_min,
+                        p_min=spec.p_min,
+                        replay=spec.sync == "replay",
+                    )
+                )
+            elif isinstance(spec, NGramSpec):
+                speculators.append(spec.build(1, tgt.context.n_vocab))
+            else:
+                speculators.append(guarded(spec))
+        decoder = Decoder(tgt.context, [s for s in speculators if isinstance(s, CompiledSpeculator)])
+        if synthetic is not None:
+            decoder.set_synthetic(conditional(synthetic.for_drafts_of(n_draft_max)), synthetic.seed)
+        controller = _controller(tgt, dft, speculators, n_draft_max) if adaptive else None
+    except BaseException:
+        _release(opened, owned)
+        raise
+
+    def release() -> None:
+        for spec, speculator in zip(specs, speculators, strict=True):
+            save_learned(spec, speculator)
+        _release(opened, owned)
+
+    return Assembly(
+        model=model,
+        setup=Setup(
+            decoder=decoder,
+            vocab=model.vocab,
+            chain=Chain(decoder, speculators, controller),
+            n_draft_max=n_draft_max,
+            n_ctx=tgt.config.n_ctx,
+            n_rows=min(tgt.context.n_batch, tgt.context.n_outputs_max),
+            prompt_chunk=min(tgt.context.n_batch, tgt.context.n_ubatch),
+            synthetic=synthetic is not None,
+        ),
+        contexts=[loaded.context for loaded in opened],
+        config=EngineConfig(
+            target=tgt.config,
+            draft=None if dft is None else dft.config,
+            speculators=tuple(speculator.name for speculator in speculators),
+            n_draft_max=n_draft_max,
+            draft_length="auto" if adaptive else "fixed",
+            draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
+        ),
+        release=release,
+    )
+
+
+def _controller(
+    tgt: Loaded, dft: Loaded | None, speculators: Sequence[GuardedSpeculator | CompiledSpeculator], n_draft_max: int
+) -> LengthController:
+    """A controller that has had a first look at what decodes cost."""
+    n_rows_max = min(tgt.context.n_batch, tgt.context.n_outputs_max)
+    n_model = next((s.n_max for s in speculators if isinstance(s, DraftRunner)), 0)
+    controller = LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max)
+    rows = [n for n in TRIAL_ROWS if n < n_rows_max]
+    measure_decodes(tgt.context, [*rows, n_rows_max], controller.verify, outputs=True)
+    if dft is not None:
+        measure_decodes(dft.context, [1, 2, 32], controller.draft, outputs=False)
+    return controller
+
+
+def _release(opened: list[Loaded], owned: list[Model]) -> None:
+    """Closes contexts, draft before target, and the models the engine loaded itself."""
+    for loaded in reversed(opened):
+        loaded.context.close()
+    for model in owned:
+        model.close()
+    opened.clear()
+    owned.clear()
+    trim_memory()

@@ -1,0 +1,65 @@
+"""Who is asked to draft: from all the ways a caller may say it to a list of speculators, in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+from pyspec.errors import InvalidRequest
+from pyspec.speculation.config import DraftModel, check_integer
+from pyspec.speculation.ngram_config import NGramSpec
+from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
+
+SpeculatorSpec = DraftModel | NGramSpec | Speculator | Callable[[list[int]], Iterable[int]]
+Speculation = str | SpeculatorSpec | Sequence[SpeculatorSpec] | None
+
+# Longest draft of a speculator that does not say how long its drafts may be.
+DEFAULT_N_MAX = 16
+
+
+def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[str] | None) -> list[SpeculatorSpec]:
+    """The speculators in order, from all the ways to name them."""
+    given = [] if draft_model is None else [DraftModel(draft_model)]
+    if speculation is None or (isinstance(speculation, str) and speculation == "none"):
+        if given:
+            raise InvalidRequest(
+                "a draft model is given and speculation is switched off; leave one of them out",
+                name="speculation",
+                value=speculation,
+            )
+        return []
+    if isinstance(speculation, str):
+        if speculation != "auto":
+            raise InvalidRequest(
+                f"speculation must be 'auto', 'none' or speculators, not {speculation!r}",
+                name="speculation",
+                value=speculation,
+            )
+        return list(given)
+    several = isinstance(speculation, Sequence)
+    specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
+    for spec in specs:
+        if not (isinstance(spec, DraftModel | NGramSpec) or hasattr(spec, "propose") or callable(spec)):
+            raise InvalidRequest(
+                f"a speculator is a DraftModel, one of the NGram classes, an object with propose(requests) or a "
+                f"function of the tokens so far, not {spec!r}",
+                name="speculation",
+                value=spec,
+            )
+    specs += given
+    if sum(isinstance(spec, DraftModel) for spec in specs) > 1:
+        raise InvalidRequest("there can be one draft model at most", name="speculation", value=speculation)
+    return specs
+
+
+def longest_draft(spec: SpeculatorSpec) -> int:
+    """The longest draft of a speculator."""
+    if isinstance(spec, DraftModel):
+        return spec.n_max
+    return check_integer(getattr(spec, "n_max", DEFAULT_N_MAX), "n_max", 1)
+
+
+def guarded(spec: Any) -> GuardedSpeculator:
+    """A Python speculator, or a function, under guard."""
+    return GuardedSpeculator(spec if hasattr(spec, "propose") else FunctionSpeculator(spec))
