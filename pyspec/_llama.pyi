@@ -287,21 +287,17 @@ class Vocab:
     @property
     def type(self) -> str:
         """``"spm"``, ``"bpe"``, ``"wpm"``, ``"ugm"``, ``"rwkv"``, ``"plamo2"``, ``"test"`` or ``"none"``."""
-    def tokenize(
-        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
-    ) -> list[int]:
+    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Split text into tokens.
 
         Args:
             text: str, or bytes meant to be UTF-8. Bytes that are not become replacement characters or byte
                 tokens, as the vocabulary has it.
             add_special: put BOS and EOS around the text if the model wants that.
-            parse_special: read texts of control tokens, like ``<|im_start|>``, as those tokens. With text
-                from a user, leave it off.
+            parse_special: read texts of control tokens, like ``<|im_start|>``, as those tokens. With text from a
+                user, leave it off.
         """
-    def detokenize(
-        self, tokens: _Tokens, *, remove_special: bool = False, unparse_special: bool = False
-    ) -> bytes:
+    def detokenize(self, tokens: _Tokens, *, remove_special: bool = False, unparse_special: bool = False) -> bytes:
         """Join tokens into text, as bytes; a list of tokens may end inside a character.
 
         Args:
@@ -688,9 +684,7 @@ class Batch:
         Returns:
             The entry's number.
         """
-    def add_embd(
-        self, embd: _Floats, pos: int | Iterable[int], seq: int | Iterable[int], output: bool = False
-    ) -> int:
+    def add_embd(self, embd: _Floats, pos: int | Iterable[int], seq: int | Iterable[int], output: bool = False) -> int:
         """Add an embedding in the place of a token.
 
         Args:
@@ -866,9 +860,7 @@ class Sampler:
             trigger_tokens: token ids from which on it applies.
         """
     @staticmethod
-    def penalties(
-        vocab: Vocab, last_n: int, repeat: float = 1.0, freq: float = 0.0, present: float = 0.0
-    ) -> Sampler:
+    def penalties(vocab: Vocab, last_n: int, repeat: float = 1.0, freq: float = 0.0, present: float = 0.0) -> Sampler:
         """Lower the logits of the last `last_n` tokens: divide by `repeat`, subtract `freq` per occurrence
         and `present` once.
         """

@@ -29,6 +29,7 @@ import os
 import struct
 import tempfile
 import threading
+import time
 import weakref
 import zlib
 

@@ -55,9 +55,7 @@ class Writer:
         self.u32(context_length=N_CTX, embedding_length=n_embd, block_count=n_layer, feed_forward_length=n_ff)
         self.u32(attention__head_count=n_head)
         if n_head:
-            self.u32(
-                attention__head_count_kv=n_head_kv, attention__key_length=head, attention__value_length=head
-            )
+            self.u32(attention__head_count_kv=n_head_kv, attention__key_length=head, attention__value_length=head)
             self.u32(rope__dimension_count=head)
         self.f32(attention__layer_norm_rms_epsilon=1e-5)
 
@@ -83,9 +81,7 @@ class Writer:
     def spm_vocab(self, pieces: Sequence[str], controls: Sequence[str] = ()) -> int:
         """A SentencePiece vocabulary: <unk> <s> </s>, 256 byte tokens, `pieces`, then control tokens."""
         tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, *controls]
-        types = (
-            [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces) + [CONTROL] * len(controls)
-        )
+        types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces) + [CONTROL] * len(controls)
         self.file.add_tokenizer_model("llama")
         self.file.add_token_list(tokens)
         self.file.add_token_scores([-float(i) for i in range(len(tokens))])
@@ -281,9 +277,7 @@ def eagle3(path: Path) -> None:
     w.u32(target_hidden_size=N_EMBD)
     w.test_vocab()
     w.tensor("fc.weight", 3 * N_EMBD, N_EMBD)
-    w.norm(
-        "output_norm.weight", "blk.0.attn_norm.weight", "blk.0.attn_norm_2.weight", "blk.0.ffn_norm.weight"
-    )
+    w.norm("output_norm.weight", "blk.0.attn_norm.weight", "blk.0.attn_norm_2.weight", "blk.0.ffn_norm.weight")
     w.attention(0, n_in=2 * N_EMBD)
     w.feed_forward(0)
     w.close()
@@ -346,9 +340,7 @@ def t5(path: Path, *, encoder_only: bool = False) -> None:
     w.test_vocab()
     w.tensor("token_embd.weight", N_EMBD, N_VOCAB)
     for side in ("enc",) if encoder_only else ("enc", "dec"):
-        w.norm(
-            f"{side}.output_norm.weight", f"{side}.blk.0.attn_norm.weight", f"{side}.blk.0.ffn_norm.weight"
-        )
+        w.norm(f"{side}.output_norm.weight", f"{side}.blk.0.attn_norm.weight", f"{side}.blk.0.ffn_norm.weight")
         w.tensor(f"{side}.blk.0.attn_rel_b.weight", 4, 32)
         for name in ("attn_q", "attn_k", "attn_v"):
             w.tensor(f"{side}.blk.0.{name}.weight", N_EMBD, N_EMBD)
@@ -363,9 +355,7 @@ def t5(path: Path, *, encoder_only: bool = False) -> None:
     w.close()
 
 
-def write_successor(
-    path: Path, tokens: dict[str, Any], next_token: dict[int, int], *, n_embd: int = 128
-) -> None:
+def write_successor(path: Path, tokens: dict[str, Any], next_token: dict[int, int], *, n_embd: int = 128) -> None:
     """A llama whose most probable next token depends on the last one alone, by a wide margin.
 
     Args:
@@ -449,5 +439,7 @@ def write(name: str, folder: Path) -> Path:
     """The path of the tiny model `name` in `folder`, written unless it is there."""
     path = folder / f"{name}.gguf"
     if not path.exists():
-        WRITERS[name](path)
+        part = folder / f"{name}.part"
+        WRITERS[name](part)
+        part.rename(path)
     return path

@@ -142,7 +142,6 @@ cdef class Context:
                 (<SamplerChain> chain).spent = DETACHED
         if ptr == NULL:
             why = reason()
-            drain_log()
             raise ContextError(f"cannot create a context: {why}")
         self.ptr = ptr
         self.model = model
@@ -173,6 +172,7 @@ cdef class Context:
         if other is not None:
             self.ctx_other = other
             other.n_dependents += 1
+        live_contexts.add(self)
         drain_log()
 
     def __dealloc__(self):
@@ -184,6 +184,8 @@ cdef class Context:
     cdef int enter(self, bint replaces_results) except -1:
         if self.ptr == NULL or self.closing:
             raise Closed("the context is closed")
+        if interpreter_ends:
+            raise Closed("the interpreter is ending")
         if self.in_use:
             raise Busy("another thread is using the context; give each thread its own, or take turns")
         if self.broken is not None:

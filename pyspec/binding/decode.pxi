@@ -124,7 +124,6 @@ cdef int run_batch(
         drain_log()
         return 0
     why = reason("")
-    drain_log()
     if code == 2:
         PyErr_CheckSignals()
     text = DECODE_ERRORS.get(code, f"libllama returned {code}")

@@ -64,7 +64,7 @@ cdef void begin_call():
 
 
 cdef str reason(str otherwise="libllama gives no reason"):
-    """What libllama logged about the call that just failed in this thread."""
+    """What libllama logged about the call that just failed in this thread; also hands the log on."""
     cdef list texts = []
     for line in reasons():
         text = (<bytes> line).decode("utf-8", "replace").strip()
@@ -73,10 +73,28 @@ cdef str reason(str otherwise="libllama gives no reason"):
             text = rest.strip()
         if text and text not in texts:
             texts.append(text)
+    drain_log()
     return "; ".join(texts) or otherwise
 
 
+cdef object live_contexts = weakref.WeakSet()
+cdef bint interpreter_ends = False
+# How long the end of the interpreter waits for computations in daemon threads, in seconds.
+cdef double LAST_WAIT = 10.0
+
+
 def _end_of_interpreter() -> None:
+    """Stop what daemon threads compute: the process may not take libllama down around them."""
+    global interpreter_ends
+    cdef Context context
+    interpreter_ends = True
+    deadline = time.monotonic() + LAST_WAIT
+    contexts = list(live_contexts)
+    for context in contexts:
+        context.abort_flag.store(abort_requested)
+    for context in contexts:
+        while context.in_use and time.monotonic() < deadline:
+            time.sleep(0.001)
     LogSink.get().closed.store(True)
 
 

@@ -212,7 +212,6 @@ cdef class Model:
                 drain_log()
                 raise Cancelled(f"loading {self.path} was cancelled by the progress callback")
             why = reason()
-            drain_log()
             raise ModelLoadError(f"cannot load {self.path}: {why}", path=self.path)
         handle = ModelHandle.__new__(ModelHandle)
         handle.ptr = ptr

@@ -132,7 +132,6 @@ cdef Sampler make_grammar(Vocab vocab, object text, object root, object patterns
                                value=patterns) from error
     if ptr == NULL:
         why = messages.first() or reason()
-        drain_log()
         raise GrammarError(f"the grammar cannot be used: {why}", name="text", value=text)
     drain_log()
     return new_sampler(ptr, "grammar", vocab.handle, vocab.n_tokens)
