@@ -12,7 +12,7 @@ editable := $(VENV)/.pyspec-editable
 # The build finds cmake and ninja on the path, these first.
 export PATH := $(abspath $(bin)):$(PATH)
 
-PROMPT ?= Write a short story about a lighthouse keeper who finds a letter in a bottle.
+PROMPT ?= Explain in a few paragraphs why the sky is blue.
 
 # What pyproject.toml lists, to build with and to run with. (tomllib came with Python 3.11; pip carries its
 # predecessor.)
@@ -51,7 +51,8 @@ $(editable): $(stamp) pyproject.toml setup.py
 
 run: build ## fetch SmolLM2 and write text with speculative decoding, compared with plain decoding
 	$(bin)/pyspec models fetch smollm2-f32
-	$(bin)/pyspec generate -m smollm2-f32 -md smollm2 --chat -p "$(PROMPT)" -n 160 --spec-draft-n-max 8 --compare
+	$(bin)/pyspec generate -m smollm2-f32 -md smollm2 --chat -p "$(PROMPT)" -n 160 --temp 0 \
+		--spec-draft-n-max 8 --compare
 
 test: build ## run all tests, the ones on real models included (ARGS="-k name" to choose)
 	$(bin)/python -m pytest $(ARGS)
