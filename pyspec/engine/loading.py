@@ -12,6 +12,7 @@ from pyspec.engine.config import ModelConfig
 from pyspec.errors import InvalidRequest, UnsupportedModel
 from pyspec.models import resolve
 from pyspec.speculation.config import DraftModel
+from pyspec.speculation.detection import DRAFT_SIMPLE, detect_draft
 from pyspec.speculation.vocab_gate import check_vocabulary
 
 LoadProgress = Callable[[str, float], None]
@@ -93,7 +94,14 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             name="n_ctx",
             value=options.n_ctx,
         )
-    model = load_model(options.path, "draft", progress, n_gpu_layers=options.n_gpu_layers)
+    path = resolve(options.path)
+    kind = detect_draft(path)
+    if kind != DRAFT_SIMPLE:
+        raise UnsupportedModel(
+            f"{path} is a draft for {kind}, which reads the target's hidden states; this version drafts with plain "
+            f"models ({DRAFT_SIMPLE}) and without a model (ngram-simple, ngram-map-k, ngram-mod, ...)"
+        )
+    model = load_model(path, "draft", progress, n_gpu_layers=options.n_gpu_layers)
     try:
         require_text_model(model, "draft")
         require_tail_removal(model, "draft")
