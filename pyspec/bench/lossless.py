@@ -175,9 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prompts=prompts_for(not args.base)[: args.prompts],
         params=SamplingParams(temperature=args.temperature, seed=args.seed),
     )
-    print(
-        f"{report.target} with {report.draft}: {report.n_compared} runs of {report.n_tokens} tokens"
-    )
+    print(f"{report.target} with {report.draft}: {report.n_compared} runs of {report.n_tokens} tokens")
     print(f"largest difference of a logit between row widths: {report.row_difference:.4g}")
     print(
         f"same token ids: {report.n_compared - len(report.divergences)}, near ties: "

@@ -22,7 +22,7 @@ OPENINGS = (
     "The lighthouse keeper had not spoken to anyone for three weeks when he found the bottle. Inside it",
     "A bicycle stays upright because",
     "Ten things to pack for a week of hiking in the mountains:\n\n1.",
-    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
+    'def fibonacci(n):\n    """Return the n-th Fibonacci number."""\n',
     "Living in a big city has advantages and disadvantages. On the one hand,",
     "Dear Mr Miller,\n\nI am writing to you because the tap in the kitchen",
     "How to make a vegetable soup. First,",

@@ -1,4 +1,4 @@
-"""The command line: ``pyspec generate``, ``pyspec info``, ``pyspec models``.
+"""The command line: ``pyspec generate``, ``pyspec bench``, ``pyspec info``, ``pyspec models``.
 
 Exit codes: 0 done, 1 it failed, 2 it was asked for something that cannot work, 130 interrupted (Ctrl-C).
 """
