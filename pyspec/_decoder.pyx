@@ -37,7 +37,7 @@ from pyspec.libllama cimport (
 
 import os
 
-from pyspec.errors import DecodeError, InvalidRequest
+from pyspec.errors import DecodeError, InvalidRequest, UnsupportedModel
 
 cdef dict REASONS = {
     1: "no room in the target's memory",
@@ -105,6 +105,8 @@ cdef class Decoder:
     """
 
     def __cinit__(self, Context target not None, speculators=(), *, check=None):
+        if target.memory_ptr == NULL:
+            raise UnsupportedModel(f"{target.model.path} keeps no memory of a text: it can't write one")
         target.enter(False)
         try:
             self.memory = target.memory_ptr

@@ -12,6 +12,7 @@ from pyspec._llama import Context, Model, trim_memory
 from pyspec._speculator import CompiledSpeculator
 from pyspec.engine.config import EngineConfig
 from pyspec.engine.loading import (
+    MODEL_SETTINGS,
     Loaded,
     LoadProgress,
     load_model,
@@ -62,14 +63,13 @@ def assemble(
     n_draft_max: int,
     adaptive: bool,
     synthetic: Synthetic | None,
-    use_extra_bufts: bool,
     settings: dict[str, Any],
     progress: LoadProgress | None,
 ) -> Assembly:
     """Loads and connects everything; what was opened is closed again when something fails.
 
     Args:
-        settings: parameters of the target's context, and n_gpu_layers.
+        settings: parameters of the target's context and model.
     """
     opened: list[Loaded] = []
     owned: list[Model] = []  # a Model that was given stays open
@@ -77,9 +77,7 @@ def assemble(
         if isinstance(target, Model):
             model = target
         else:
-            model = load_model(
-                target, "target", progress, n_gpu_layers=settings["n_gpu_layers"], use_extra_bufts=use_extra_bufts
-            )
+            model = load_model(target, "target", progress, **{name: settings[name] for name in MODEL_SETTINGS})
             owned.append(model)
         require_text_model(model, "target")
         if specs:

@@ -20,6 +20,7 @@ class ModelConfig:
         n_gpu_layers: as given; -1: all.
         flash_attn: as given: "auto", "on" or "off".
         type_k, type_v: types of the cache.
+        use_extra_bufts: whether weights may be repacked for the CPU's matrix kernels.
     """
 
     path: str
@@ -34,6 +35,7 @@ class ModelConfig:
     flash_attn: str
     type_k: str
     type_v: str
+    use_extra_bufts: bool
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,6 @@ class Engine:
             n_draft_max=longest,
             adaptive=adaptive,
             synthetic=synthetic,
-            use_extra_bufts=use_extra_bufts,
             settings={
                 "n_ubatch": n_ubatch,
                 "n_threads": n_threads,
@@ -129,6 +128,7 @@ class Engine:
                 "flash_attn": flash_attn,
                 "type_k": type_k,
                 "type_v": type_v,
+                "use_extra_bufts": use_extra_bufts,
             },
             progress=load_progress,
         )

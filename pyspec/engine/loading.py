@@ -17,6 +17,9 @@ from pyspec.speculation.vocab_gate import check_vocabulary
 
 LoadProgress = Callable[[str, float], None]
 
+# Settings that are the model's, not the context's.
+MODEL_SETTINGS = ("n_gpu_layers", "use_extra_bufts")
+
 # Draft files that read the target's hidden states; they need speculators of their own.
 HIDDEN_STATE_DRAFTS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash or draft-dspark"}
 
@@ -43,6 +46,8 @@ def require_text_model(model: Model, role: str) -> None:
         reason = f"it drafts from a target's hidden states ({HIDDEN_STATE_DRAFTS[model.arch]}) and can't run alone"
     elif not model.has_decoder or model.has_encoder:
         reason = "it has an encoder; pyspec runs decoder-only models"
+    elif model.metadata.get(f"{model.arch}.attention.causal") == "false":
+        reason = "every token sees those behind it (an encoder, for embeddings); pyspec runs models that write"
     elif model.is_diffusion:
         reason = "it is a diffusion model, which does not write from left to right"
     elif model.vocab.type == "none":
@@ -72,7 +77,7 @@ def open_target(
         n_seq_max=n_slots,
         n_batch=n_batch,
         n_outputs_max=n_outputs,
-        **{name: value for name, value in config.items() if name != "n_gpu_layers"},
+        **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
     )
     return Loaded(model, context, _describe(model, context, n_ctx, config))
 
@@ -115,6 +120,7 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             "flash_attn": options.flash_attn,
             "type_k": options.type_k,
             "type_v": options.type_v,
+            "use_extra_bufts": True,
         }
         context = Context(
             model,
@@ -122,7 +128,7 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             n_seq_max=n_slots,
             n_batch=max(options.n_batch, n_slots),
             n_outputs_max=n_slots,
-            **{name: value for name, value in config.items() if name != "n_gpu_layers"},
+            **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
         )
     except BaseException:
         model.close()
@@ -144,4 +150,5 @@ def _describe(model: Model, context: Context, n_ctx: int, config: dict[str, Any]
         flash_attn=config["flash_attn"],
         type_k=config["type_k"],
         type_v=config["type_v"],
+        use_extra_bufts=config["use_extra_bufts"],
     )
