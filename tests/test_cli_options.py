@@ -49,6 +49,8 @@ SAMPLES: dict[str, str | None] = {
     "draft_model": "other-draft.gguf",
     "spec_type": "none",
     "engine.draft_length": "auto",
+    "synth_rates": "0.8,0.6,0.4",
+    "synth_len": "2.5",
     "draft-simple.n_max": "8",
     "draft-simple.n_min": "2",
     "draft-simple.p_min": "0.5",
@@ -127,6 +129,8 @@ COMPANIONS = {
     "compare": ["-md", "draft.gguf"],
     "escape": ["--stop", r"\n"],
     "engine.draft_length": ["-md", "draft.gguf"],
+    "synth_rates": ["-md", "draft.gguf"],
+    "synth_len": ["-md", "draft.gguf"],
     "ngram-cache.save_dynamic": ["-lcd", "counts.bin"],
 }
 ALREADY = {"--display-prompt", "--escape", "-e", "--show-timings"}  # says what is the default

@@ -53,6 +53,8 @@ def plot(report: Report, path: Path) -> None:
         axes[0][column].set_title(kind)
         axes[0][column].set_xlabel("longest draft")
         axes[1][column].set_xlabel("position in the draft")
+    top = max((entry.ratio for entry in report.figures if entry.ratio is not None), default=1.0)
+    axes[0][0].set_ylim(0.0, 1.05 * max(top, 1.0))  # for the whole row
     axes[0][0].set_ylabel("speed, plain decoding = 1")
     axes[1][0].set_ylabel("accepted share")
     handles: dict[str, Any] = {}
@@ -79,12 +81,13 @@ def _speed_up(axis: Any, report: Report, entries: dict[str, Figures], colors: di
             axis.axhline(ratio, color=colors[setting.kind], linestyle="--", label=setting.name)
     for kind, points in lines.items():
         axis.plot(*zip(*sorted(points), strict=True), "o-", color=colors[kind], markersize=5, label=kind)
-    lengths = sorted({length for points in lines.values() for length, _ in points})
-    if lengths:
+    if lines:
+        longest = max(length for points in lines.values() for length, _ in points)
+        lengths = [2**i for i in range(longest.bit_length() + 1)]
         axis.set_xscale("log", base=2)
         axis.set_xticks(lengths, [str(length) for length in lengths])
+        axis.set_xlim(0.9, 1.1 * longest)
         axis.minorticks_off()
-    axis.set_ylim(bottom=0.0)
 
 
 def _acceptance(axis: Any, report: Report, entries: dict[str, Figures], colors: dict[str, str]) -> None:
@@ -97,7 +100,7 @@ def _acceptance(axis: Any, report: Report, entries: dict[str, Figures], colors: 
     for kind, shares in longest.items():
         axis.plot(range(1, len(shares) + 1), shares, ".-", color=colors[kind], label=kind)
     axis.set_ylim(0.0, 1.03)
-    axis.set_xlim(left=0.5)
+    axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _names(report: Report) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pyspec.cli.options import SAMPLING_OPTIONS, unescape
 from pyspec.cli.parser import UsageError, given, with_flag
 from pyspec.cli.spec_options import Speculator, read_speculation
+from pyspec.cli.synthetic import read_synthetic
 from pyspec.errors import InvalidRequest
 from pyspec.sampling import SamplingParams
 
@@ -56,12 +57,17 @@ def read_config(args: argparse.Namespace) -> Generate:
     speculation = read_speculation(args)
     if args.compare and not isinstance(speculation, tuple):
         raise UsageError("--compare compares with speculation: give a draft model with -md FNAME, or --spec-type TYPE")
+    engine = given(args, "engine")
+    if (synthetic := read_synthetic(args)) is not None:
+        if not isinstance(speculation, tuple):
+            raise UsageError("synthetic acceptance needs somebody who drafts: -md FNAME, or --spec-type TYPE")
+        engine["synthetic"] = synthetic
     chat, system = args.chat, _system(args)
     if system is not None and not chat:
         raise UsageError("a system message needs --chat")
     return Generate(
         model=args.model,
-        engine=given(args, "engine"),
+        engine=engine,
         speculation=speculation,
         sampling=sampling,
         prompt=_as_text_or_bytes(_prompt(args)),

@@ -14,6 +14,7 @@ from pyspec.cli.console import Bars, FetchDisplay, error_console, load_progress,
 from pyspec.cli.output import ColorWriter, CountingWriter, TextWriter, Writer
 from pyspec.cli.parser import Parser, terminal_has_color
 from pyspec.cli.spec_options import add_speculation_options
+from pyspec.cli.synthetic import add_synthetic_options
 from pyspec.engine import Engine, Result
 from pyspec.models import resolve
 from pyspec.sampling import SamplingParams
@@ -39,6 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     options.add_engine_options(parser)
     _add_prompt_options(parser)
     add_speculation_options(parser)
+    add_synthetic_options(parser.add_argument_group("synthetic acceptance"))
     options.add_sampling_options(parser)
     _add_output_options(parser)
     parser.set_defaults(run=_run, parser=parser, escape=True, show_timings=True)

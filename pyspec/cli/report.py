@@ -87,7 +87,9 @@ def tables(
     if stats.rounds:
         parts.append(_times(stats))
     parts.append(_summary(stats, plain.stats if plain else None))
-    if plain is not None:
+    if result.synthetic:
+        parts.append(Text("Acceptance was drawn at random: this is not the model's text.", style="yellow"))
+    elif plain is not None:
         parts.append(_verdict(plain, result))
     return Group("", *(line for part in parts for line in (part, "")))
 
