@@ -15,6 +15,7 @@ from pyspec.engine.loading import (
     MODEL_SETTINGS,
     Loaded,
     LoadProgress,
+    can_remove_tail,
     load_model,
     open_draft,
     open_target,
@@ -61,6 +62,7 @@ def assemble(
     n_ctx: int | None,
     n_batch: int,
     n_draft_max: int,
+    implied: bool,
     adaptive: bool,
     synthetic: Synthetic | None,
     settings: dict[str, Any],
@@ -69,6 +71,7 @@ def assemble(
     """Loads and connects everything; what was opened is closed again when something fails.
 
     Args:
+        implied: nobody asked for these speculators, so that a target they don't fit goes without.
         settings: parameters of the target's context and model.
     """
     opened: list[Loaded] = []
@@ -80,6 +83,8 @@ def assemble(
             model = load_model(target, "target", progress, **{name: settings[name] for name in MODEL_SETTINGS})
             owned.append(model)
         require_text_model(model, "target")
+        if implied and not can_remove_tail(model):
+            specs = []
         if specs:
             require_tail_removal(model, "target")
         tgt = open_target(
@@ -115,7 +120,7 @@ def assemble(
         decoder = Decoder(tgt.context, [s for s in speculators if isinstance(s, CompiledSpeculator)])
         if synthetic is not None:
             decoder.set_synthetic(conditional(synthetic.for_drafts_of(n_draft_max)), synthetic.seed)
-        controller = _controller(tgt, dft, speculators, n_draft_max) if adaptive else None
+        controller = _controller(tgt, dft, speculators, n_draft_max) if adaptive and specs else None
     except BaseException:
         _release(opened, owned)
         raise
@@ -143,7 +148,7 @@ def assemble(
             draft=None if dft is None else dft.config,
             speculators=tuple(speculator.name for speculator in speculators),
             n_draft_max=n_draft_max,
-            draft_length="auto" if adaptive else "fixed",
+            draft_length="fixed" if controller is None else "auto",
             draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
         ),
         release=release,

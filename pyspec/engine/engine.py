@@ -40,7 +40,8 @@ class Engine:
         speculation: who drafts. A `DraftModel`, an n-gram method (`NGramSimple`, `NGramMapK`, `NGramMapK4V`,
             `NGramMod`, `NGramCache`), any object with ``propose(requests)``, a function ``tokens -> draft``, or
             several of them in the order they are asked (the first that has a draft wins the round; at most one
-            draft model). "auto": the draft model if one is given, else nobody. "none" or None: plain decoding.
+            draft model). "auto": the draft model if one is given, else n-grams of the text itself, with lengths
+            that pay (see draft_length). "none" or None: plain decoding.
         n_ctx: tokens the context holds, prompt and text together; None: as many as the model was trained with.
         n_batch: most rows in one decode; drafts shrink where it is smaller than a draft and one.
         n_ubatch: most rows computed at once: how a long prompt is cut. Larger is faster up to a point and takes
@@ -118,6 +119,7 @@ class Engine:
             n_ctx=n_ctx,
             n_batch=n_batch,
             n_draft_max=longest,
+            implied=draft_model is None and isinstance(speculation, str),
             adaptive=adaptive,
             synthetic=synthetic,
             settings={

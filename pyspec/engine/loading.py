@@ -56,9 +56,14 @@ def require_text_model(model: Model, role: str) -> None:
         raise UnsupportedModel(f"{model.path} ({model.arch}) can't be the {role}: {reason}")
 
 
+def can_remove_tail(model: Model) -> bool:
+    """Whether rejected tokens can be cut from the model's memory."""
+    return not (model.is_recurrent or model.is_hybrid)
+
+
 def require_tail_removal(model: Model, role: str) -> None:
     """Raises UnsupportedModel unless rejected tokens can be cut from the model's memory."""
-    if model.is_recurrent or model.is_hybrid:
+    if not can_remove_tail(model):
         kind = "recurrent" if model.is_recurrent else "partly recurrent"
         raise UnsupportedModel(
             f"{model.path} ({model.arch}) is {kind}: rejected tokens can't be cut from its memory, so it can't be "

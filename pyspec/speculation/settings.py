@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -75,10 +76,10 @@ def read_toml(path: str | os.PathLike[str]) -> list[DraftModel | NGramSpec]:
         InvalidRequest: the file is no TOML, has other keys, or settings that can't be.
         OSError: it can't be read.
     """
-    try:
-        import tomllib
-    except ImportError:
-        raise InvalidRequest("reading TOML needs Python 3.11 or newer", name="path", value=path) from None
+    if sys.version_info < (3, 11):
+        raise InvalidRequest("reading TOML needs Python 3.11 or newer", name="path", value=path)
+    import tomllib
+
     with open(path, "rb") as file:
         try:
             content = tomllib.load(file)

@@ -8,11 +8,15 @@ from typing import Any, cast
 
 from pyspec.errors import InvalidRequest
 from pyspec.speculation.config import DraftModel, check_integer
-from pyspec.speculation.ngram_config import NGramSpec
+from pyspec.speculation.ngram_config import NGramMapK4V, NGramSpec
 from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
 
 SpeculatorSpec = DraftModel | NGramSpec | Speculator | Callable[[list[int]], Iterable[int]]
 Speculation = str | SpeculatorSpec | Sequence[SpeculatorSpec] | None
+
+# What "auto" drafts with: the controller shortens these drafts to what pays.
+AUTO_N_MAX = 16
+AUTO_NGRAM = NGramMapK4V(size_n=3, size_m=24)
 
 # Longest draft of a speculator that does not say how long its drafts may be.
 DEFAULT_N_MAX = 16
@@ -20,7 +24,12 @@ DEFAULT_N_MAX = 16
 
 def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[str] | None) -> list[SpeculatorSpec]:
     """The speculators in order, from all the ways to name them."""
-    given = [] if draft_model is None else [DraftModel(draft_model)]
+    automatic = isinstance(speculation, str) and speculation == "auto"
+    given = (
+        []
+        if draft_model is None
+        else [DraftModel(draft_model, n_max=AUTO_N_MAX) if automatic else DraftModel(draft_model)]
+    )
     if speculation is None or (isinstance(speculation, str) and speculation == "none"):
         if given:
             raise InvalidRequest(
@@ -36,7 +45,7 @@ def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[st
                 name="speculation",
                 value=speculation,
             )
-        return list(given)
+        return list(given) or [AUTO_NGRAM]
     several = isinstance(speculation, Sequence)
     specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
     for spec in specs:
