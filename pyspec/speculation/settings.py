@@ -14,8 +14,8 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -76,10 +76,10 @@ def read_toml(path: str | os.PathLike[str]) -> list[DraftModel | NGramSpec]:
         InvalidRequest: the file is no TOML, has other keys, or settings that can't be.
         OSError: it can't be read.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        raise InvalidRequest("reading TOML needs Python 3.11 or newer", name="path", value=path)
+    try:
+        tomllib = importlib.import_module("tomllib")
+    except ImportError:
+        raise InvalidRequest("reading TOML needs Python 3.11 or newer", name="path", value=path) from None
     with open(path, "rb") as file:
         try:
             content = tomllib.load(file)
