@@ -2,11 +2,11 @@
 
     python -m pyspec.bench.lossless -m smollm2-f32 -md smollm2
 
-A kernel may compute a row a little differently inside a larger batch. Where the two best logits are closer than that
-difference, the target's choice can flip: a near tie. This program runs plain and speculative decoding on the same
-prompts; where two streams part, it scores the tokens before that place with plain one-token decoding and looks at the
-gap between the two best logits. A gap within twice the model's measured difference between row widths is a near tie;
-anything larger would be a fault, and so would be a place that moves with the draft length.
+A kernel may compute a row a little differently inside a larger batch. Where that difference is enough to change the
+target's choice, it can flip: a near tie. This program runs plain and speculative decoding on the same prompts; where
+two streams part, it computes the row there with plain one-token decoding and changes its logits by up to the model's
+measured difference between row widths. If the sampler, in the state it had, then chooses what the other stream has, it
+was a near tie (greedy: the two best logits are closer than twice the difference). Anything else would be a fault.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from pyspec._decoder import choose
 from pyspec._llama import Context, Model
 from pyspec.bench.prompts import prompts_for
 from pyspec.engine import Engine
 from pyspec.models import resolve
-from pyspec.sampling import SamplingParams
+from pyspec.sampling import SamplingParams, build_chain
 from pyspec.speculation import DraftModel
+
+Row = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Divergence:
         n_max: the draft length.
         at: index of the first token that differs.
         gap: difference of the two best logits there, decoded one token at a time.
-        near_tie: whether the gap is within the model's rounding difference between row widths.
+        near_tie: whether a change of the logits within the model's rounding difference between row widths is enough
+            for the other choice.
     """
 
     prompt: int
@@ -60,16 +64,49 @@ def row_difference(model: Model, tokens: Sequence[int], widths: Sequence[int] = 
         return max(float(np.abs(_logits(context, tokens, width) - alone).max()) for width in widths)
 
 
-def gap_after(model: Model, tokens: Sequence[int]) -> float:
-    """Difference of the two best logits after these tokens, decoded one at a time."""
+def row_after(model: Model, tokens: Sequence[int]) -> Row:
+    """The logits after these tokens, decoded one at a time."""
     with Context(model, n_ctx=len(tokens) + 1, n_outputs_max=1) as context:
         for pos, token in enumerate(tokens):
             context.decode([token], pos=[pos])
-        best = np.sort(context.logits(0))[-2:]
-        return float(best[1] - best[0])
+        return np.array(context.logits(0))
 
 
-def _logits(context: Context, tokens: Sequence[int], width: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def gap_after(model: Model, tokens: Sequence[int]) -> float:
+    """Difference of the two best logits after these tokens, decoded one at a time."""
+    best = np.sort(row_after(model, tokens))[-2:]
+    return float(best[1] - best[0])
+
+
+def can_flip(
+    model: Model, params: SamplingParams, prompt: Sequence[int], before: Sequence[int], row: Row, to: int, by: float
+) -> bool:
+    """Whether the sampler chooses another token once no logit has changed by more than `by`.
+
+    Args:
+        params: how tokens are chosen, with the seed.
+        before: the tokens that were emitted after the prompt: so often has the sampler drawn a random number.
+        row: the logits it chooses from.
+        to: the token it is to choose.
+    """
+    plan_rows = np.full((len(before) + 1, row.size), -np.inf, dtype=np.float32)
+    plan_rows[np.arange(len(before)), list(before)] = 0.0  # nothing else to choose: the sampler keeps in step
+    above = row > row[to]
+    rng = np.random.default_rng(0)
+    signs = [
+        np.where(np.arange(row.size) == to, 1.0, -1.0),
+        *(sign * np.where(above, 1.0, -1.0) for sign in (1.0, -1.0)),
+        *(rng.choice([-1.0, 1.0], row.size) for _ in range(64)),
+    ]
+    for sign in signs:
+        plan_rows[-1] = row + by * sign
+        plan = build_chain(params, model.vocab, n_ctx=len(prompt) + len(before) + 1)
+        if choose(plan, plan_rows, list(prompt))[-1] == to:
+            return True
+    return False
+
+
+def _logits(context: Context, tokens: Sequence[int], width: int) -> Row:
     """One row per token, `width` at a time; the last few are the batch that is left."""
     context.memory.clear()
     rows = []
@@ -131,8 +168,18 @@ def compare(
                 fast = engine.generate(plain.prompt_token_ids, params, n_draft_max=length)
                 at = first_difference(plain.token_ids, fast.token_ids)
                 if at is not None:
-                    gap = gap_after(model, (*plain.prompt_token_ids, *plain.token_ids[:at]))
-                    divergences.append(Divergence(i, length, at, gap, gap <= 2 * difference))
+                    row = row_after(model, (*plain.prompt_token_ids, *plain.token_ids[:at]))
+                    best = np.sort(row)[-2:]
+                    flips = at < min(len(plain.token_ids), len(fast.token_ids)) and can_flip(
+                        model,
+                        params.replace(seed=plain.seed),
+                        plain.prompt_token_ids,
+                        plain.token_ids[:at],
+                        row,
+                        fast.token_ids[at],
+                        2 * difference,
+                    )
+                    divergences.append(Divergence(i, length, at, float(best[1] - best[0]), flips))
     return Report(
         target=str(target),
         draft=str(draft),
