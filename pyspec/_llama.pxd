@@ -61,6 +61,7 @@ cdef class Context:
     cdef readonly uint32_t n_outputs_max_per_seq
     cdef readonly uint32_t n_vocab
     cdef readonly bint kv_unified
+    cdef readonly bint can_shift       # positions can be shifted; more than llama_memory_can_shift() knows
     cdef readonly str ctx_type
     cdef readonly Context ctx_other    # kept alive: this context reads its weights or memory
     cdef atomic[int] abort_flag        # polled by the backend during a decode; non-zero stops it
@@ -74,6 +75,7 @@ cdef class Context:
     cdef bint embeddings_on            # every row is an output
     cdef bint encoded                  # encode() has run (the decoder of T5 needs it)
     cdef bint nextn_on
+    cdef bint nextn_masked
     cdef vector[char] layer_inputs     # per layer: 1 wanted, 2 wanted and computed
     cdef dict device_saves             # sequence: serial number of its latest on-device state
     cdef int save_serial

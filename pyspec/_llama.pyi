@@ -418,7 +418,8 @@ class Context:
         ctx_other: the target's context, for draft heads that borrow its embeddings or memory.
 
     The sizes libllama settled on are attributes: n_ctx, n_ctx_seq (positions of one sequence), n_batch,
-    n_ubatch, n_seq_max, n_rs_seq, n_outputs_max, n_outputs_max_per_seq.
+    n_ubatch, n_seq_max, n_rs_seq, n_outputs_max, n_outputs_max_per_seq; can_shift says whether positions can
+    be shifted.
 
     Raises:
         InvalidRequest: a parameter cannot work; the message says which and why.
@@ -436,6 +437,7 @@ class Context:
     n_outputs_max_per_seq: int
     n_vocab: int
     kv_unified: bool
+    can_shift: bool
     ctx_type: str
     ctx_other: Context | None
     def __init__(

@@ -257,6 +257,13 @@ cdef class Batch:
                 "this decoder takes a hidden state with every token: use add() and set_embd_token()",
                 name="batch",
             )
+        if context.ctx_type == "mtp" and context.nextn_on and not context.nextn_masked and (
+            self.outputs < <int64_t> self.n
+        ):
+            raise InvalidRequest(
+                "with unmasked hidden states every entry for NextN layers must be an output: some graphs compute "
+                "only output rows", name="batch", value=self,
+            )
         if arch == "dflash" and self.n_tokens:
             for count in self.of_sequence:
                 if count and block and count != block:

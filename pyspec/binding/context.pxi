@@ -77,7 +77,8 @@ cdef class Context:
         ctx_other: the target's context, for draft heads that borrow its embeddings or memory.
 
     The sizes libllama settled on are attributes: n_ctx, n_ctx_seq (positions of one sequence), n_batch,
-    n_ubatch, n_seq_max, n_rs_seq, n_outputs_max, n_outputs_max_per_seq.
+    n_ubatch, n_seq_max, n_rs_seq, n_outputs_max, n_outputs_max_per_seq; can_shift says whether positions can
+    be shifted.
 
     Raises:
         InvalidRequest: a parameter cannot work; the message says which and why.
@@ -161,6 +162,8 @@ cdef class Context:
         self.n_outputs_max_per_seq = min(
             params.n_outputs_max_per_seq or self.n_outputs_max, self.n_outputs_max)
         self.kv_unified = params.kv_unified
+        # Shifting rotates the keys in place, which ggml ends the process for if they are bfloat16.
+        self.can_shift = llama_memory_can_shift(self.memory_ptr) and params.type_k != GGML_TYPE_BF16
         self.ctx_type = ctx_type
         self.embeddings_on = params.embeddings
         self.layer_inputs.resize(llama_model_n_layer(self.handle.ptr) + 1)
@@ -380,6 +383,8 @@ cdef class Context:
 
     def set_embeddings(self, value) -> None:
         """Whether computations produce embeddings. Every token of a batch is then an output."""
+        if value and self.ctx_type == "mtp":
+            raise UnsupportedModel("NextN layers have no embeddings")
         self.enter(False)
         llama_set_embeddings(self.ptr, bool(value))
         self.embeddings_on = bool(value)
@@ -405,6 +410,7 @@ cdef class Context:
         self.enter(True)
         llama_set_embeddings_nextn(self.ptr, bool(value), bool(masked))
         self.nextn_on = bool(value)
+        self.nextn_masked = bool(masked)
         self.leave()
 
     def set_embeddings_layer_inp(self, layer, value) -> None:
@@ -416,6 +422,8 @@ cdef class Context:
         """
         cdef uint32_t lid = as_int("layer", layer, 0, self.layer_inputs.size() - 1)
         arch = self.model_arch()
+        if value and self.ctx_type == "mtp":
+            raise UnsupportedModel("NextN layers do not hand out the inputs of the trunk's layers")
         last = lid == self.layer_inputs.size() - 1
         if value and arch not in (LAST_LAYER_INPUT_ARCHS if last else LAYER_INPUT_ARCHS):
             raise UnsupportedModel(f"the architecture {arch!r} does not hand out the input of layer {lid}")

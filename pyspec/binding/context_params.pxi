@@ -81,6 +81,9 @@ cdef llama_context_params make_context_params(Model model, dict given) except *:
         raise InvalidRequest(
             "the model was loaded with vocab_only=True and cannot compute", name="model", value=model
         )
+    if model.arch == "t5" and params.n_seq_max > 1 and not params.kv_unified:
+        raise InvalidRequest("several sequences of an encoder-decoder model need kv_unified=True",
+                             name="kv_unified", value=False)
     check_context_sizes(model, &params)
     check_cache_types(model, &params)
     check_context_type(model, &params)
@@ -105,7 +108,22 @@ cdef int check_context_sizes(Model model, llama_context_params * params) except 
             f"n_rs_seq={params.n_rs_seq} needs an n_ubatch of at least {params.n_rs_seq + 2}, it is "
             f"{n_ubatch}", name="n_rs_seq", value=params.n_rs_seq,
         )
+    if pools_all_rows(model, params) and (n_outputs < n_ubatch or n_ubatch % params.n_seq_max):
+        raise InvalidRequest(
+            f"mean pooling adds up all rows of a micro-batch: n_outputs_max ({n_outputs}) must be at least n_ubatch "
+            f"({n_ubatch}), and that a multiple of n_seq_max ({params.n_seq_max})",
+            name="n_outputs_max", value=params.n_outputs_max,
+        )
     return 0
+
+
+cdef bint pools_all_rows(Model model, llama_context_params * params):
+    """Whether the graph pools by a matrix product, whose shape has to be right from the start."""
+    cdef int pooling = params.pooling_type
+    if pooling == LLAMA_POOLING_TYPE_UNSPECIFIED:
+        given = meta_value(model.handle, f"{model.arch}.pooling_type".encode())
+        pooling = int(given) if given is not None and given.isdecimal() else LLAMA_POOLING_TYPE_NONE
+    return pooling in (LLAMA_POOLING_TYPE_MEAN, LLAMA_POOLING_TYPE_RANK)
 
 
 cdef int check_cache_types(Model model, llama_context_params * params) except -1:
@@ -132,6 +150,9 @@ cdef int check_cache_types(Model model, llama_context_params * params) except -1
 
 cdef int check_context_type(Model model, llama_context_params * params) except -1:
     if params.ctx_type == LLAMA_CONTEXT_TYPE_MTP:
+        if params.embeddings:
+            raise InvalidRequest('NextN layers have no embeddings: leave embeddings off with ctx_type="mtp"',
+                                 name="embeddings", value=True)
         if llama_model_n_layer_nextn(model.handle.ptr) == 0:
             raise InvalidRequest('ctx_type="mtp" needs a model with NextN layers; this one has none',
                                  name="ctx_type", value="mtp")

@@ -117,7 +117,7 @@ cdef class Memory:
             self.context.leave()
 
     cdef int require_shift(self) except -1:
-        if not llama_memory_can_shift(self.context.memory_ptr):
+        if not self.context.can_shift:
             raise UnsupportedModel("this memory cannot shift positions (see Memory.can_shift)")
         return 0
 
@@ -142,11 +142,9 @@ cdef class Memory:
     @property
     def can_shift(self) -> bool:
         """Whether :meth:`seq_add` and :meth:`seq_div` work."""
-        cdef bint can
         self.context.enter(False)
-        can = llama_memory_can_shift(self.context.memory_ptr)
         self.context.leave()
-        return can
+        return self.context.can_shift
 
     def clear(self, data=True) -> None:
         """Forget everything; `data` also zeroes the buffers."""
