@@ -16,6 +16,15 @@ def test_the_first_token_of_a_text_can_be_found(make: Any) -> None:
     assert draft(make(1, size_n=3), [1, 2, 3, 4, 5, 6, 7, 1, 2, 3])[:4] == [4, 5, 6, 7]
 
 
+@sized
+def test_n_grams_with_the_same_hash_are_told_apart(make: Any) -> None:
+    """A Thue-Morse sequence and its complement: no polynomial modulo 2^64 tells these 1,024 tokens apart."""
+    a = [7 + bin(i).count("1") % 2 for i in range(1024)]
+    b = [15 - token for token in a]
+    assert draft(make(1, size_n=1024), [*a, 50, 51, *b]) == []
+    assert draft(make(1, size_n=1024, size_m=4), [*a, 50, 51, *b, 52, *a])[:3] == [50, 51, b[0]]
+
+
 def test_a_short_recent_match_does_not_hide_a_long_older_one() -> None:
     history = [1, 2, *range(10, 20), 1, 2, 5, 1, 2]
     assert draft(NGramSimpleRunner(1, size_n=2, size_m=10), history) == list(range(10, 20))
