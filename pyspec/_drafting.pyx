@@ -159,7 +159,7 @@ cdef class DraftRunner:
             if not m.seed_evaluated:
                 continue
             if <int32_t> s.draft.size() < self.n_min:
-                s.n_discarded = <int32_t> s.draft.size()
+                s.n_discarded += <int32_t> s.draft.size()
                 s.draft.clear()
                 m.n_evaluated = 0
                 self.cut(seq, n_tokens + 1)

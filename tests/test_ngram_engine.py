@@ -113,6 +113,18 @@ def test_a_shared_table_makes_the_second_request_faster(smollm2: Path) -> None:
     assert second.stats.rounds < 0.3 * first.stats.rounds
 
 
+def test_discarded_drafts_are_counted_for_whose_they_are(smollm2: Path, smollm2_q4_0: Path) -> None:
+    """The second request finds drafts in the shared table, some too short as they end with the first text."""
+    params = SamplingParams(max_tokens=12, temperature=0.0)
+    spec = [NGramMod(n_match=2, n_max=11, n_min=11, shared=True), DraftModel(smollm2_q4_0, n_max=3, n_min=3, p_min=0.6)]
+    prompt = chatml("Describe the water cycle in simple words.")
+    with Engine(smollm2, speculation=spec, n_ctx=512) as engine:
+        engine.generate(prompt, params)
+        stats = engine.generate(prompt, SamplingParams(max_tokens=40, temperature=0.0)).stats
+    assert stats.speculators["ngram-mod"].discarded > 0
+    assert stats.speculators["draft-simple"].discarded > 0
+
+
 def test_what_was_written_is_learned_and_saved(smollm2: Path, tmp_path: Path) -> None:
     params = SamplingParams(max_tokens=32, temperature=0.0)
     prompt = chatml("Describe the water cycle in simple words.")

@@ -138,7 +138,7 @@ class Run:
 
     def _emit(self, first: bool = False) -> None:
         """Tokens to text, text to the caller, and whether this was the last round."""
-        tokens, n_drafted, n_accepted, n_discarded, error = self._decoder.result(self.seq)
+        tokens, n_drafted, n_accepted, _, error = self._decoder.result(self.seq)
         stats = self.job.stats
         if not first:
             stats.rounds += 1
@@ -151,10 +151,10 @@ class Run:
                 emitted=len(tokens),
                 total_ms=1000.0 * (time.perf_counter() - self._t_round),
             )
+            for name, n_discarded in self.setup.chain.discarded.items():
+                stats.speculator(name).discarded += n_discarded
         if self._source is not None:
             stats.speculator(self._source).count(n_drafted, n_accepted)
-        if n_discarded:
-            stats.speculator(DRAFT_MODEL).discarded += n_discarded
 
         piece = self.setup.vocab.piece
         fed = self._assembler.feed(

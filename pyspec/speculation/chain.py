@@ -19,6 +19,10 @@ class Chain:
         decoder: whose compiled speculators are those of the list, in the same order.
         speculators: compiled ones, and Python ones under guard.
         controller: chooses the lengths; None: every draft is as long as its speculator and the budget allow.
+
+    Attributes:
+        names: of the speculators, in order.
+        discarded: by name, tokens of drafts in the last round that were shorter than their speculator's n_min.
     """
 
     def __init__(
@@ -28,6 +32,7 @@ class Chain:
         controller: LengthController | None = None,
     ) -> None:
         self.controller = controller
+        self.discarded: dict[str, int] = {}
         self.names = tuple(speculator.name for speculator in speculators)
         self._decoder = decoder
         self._speculators = speculators
@@ -52,6 +57,7 @@ class Chain:
         """
         decoder, controller = self._decoder, self.controller
         self._model_asked = False
+        self.discarded = {}
         budget = decoder.budget(seq)
         if budget == 0:
             return None
@@ -62,6 +68,9 @@ class Chain:
                 if speculator is not self._model or may_draft:
                     self._model_asked |= speculator is self._model
                     decoder.propose(compiled)
+                    discarded = decoder.result(seq)[3] - sum(self.discarded.values())
+                    if discarded:
+                        self.discarded[speculator.name] = discarded
                 compiled += 1
             else:
                 self._offer(seq, speculator, budget, stats)
