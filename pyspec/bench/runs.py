@@ -11,9 +11,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from pyspec._llama import Model
 from pyspec.bench.kinds import Prompt
-from pyspec.bench.lossless import first_difference, gap_after, row_difference
+from pyspec.bench.lossless import can_flip, first_difference, row_after, row_difference
 from pyspec.bench.settings import Setting
 from pyspec.engine import Engine, Result
 from pyspec.errors import InvalidRequest
@@ -73,16 +75,16 @@ class Parting:
 
     Attributes:
         at: index of the first token that differs.
-        gap: difference of the two best logits there, decoded one token at a time; None where tokens were drawn.
-        near_tie: whether rounding can turn the choice around; None where tokens were drawn.
+        gap: difference of the two best logits there, decoded one token at a time.
+        near_tie: whether rounding can turn the choice around.
     """
 
     setting: str
     kind: str
     prompt: int
     at: int
-    gap: float | None
-    near_tie: bool | None
+    gap: float
+    near_tie: bool
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ class Bench:
         speed, plain_speed = stats.tokens_per_second, reference.stats.tokens_per_second
         differs_at = first_difference(reference.token_ids, result.token_ids)
         if differs_at is not None and not result.synthetic:
-            self._note(setting, kind, number, reference, differs_at)
+            self._note(setting, kind, number, reference, result, differs_at)
         return Run(
             setting=setting.name,
             kind=kind,
@@ -237,17 +239,25 @@ class Bench:
             differs_at=differs_at,
         )
 
-    def _note(self, setting: Setting, kind: str, number: int, reference: Result, at: int) -> None:
+    def _note(self, setting: Setting, kind: str, number: int, reference: Result, result: Result, at: int) -> None:
         """Looks into a difference, once for each setting, prompt and place: can rounding be the reason?"""
         if any((p.setting, p.kind, p.prompt, p.at) == (setting.name, kind, number, at) for p in self.partings):
             return
-        gap = near_tie = None
-        if self.plan.sampling.is_greedy:
-            tokens = [*reference.prompt_token_ids, *reference.token_ids]
-            if self._row_difference is None:
-                self._row_difference = row_difference(self.model, tokens[:144])
-            gap = gap_after(self.model, [*reference.prompt_token_ids, *reference.token_ids[:at]])
-            near_tie = gap <= 2 * self._row_difference
+        prompt, tokens = reference.prompt_token_ids, reference.token_ids
+        if self._row_difference is None:
+            self._row_difference = row_difference(self.model, [*prompt, *tokens][:144])
+        row = row_after(self.model, [*prompt, *tokens[:at]])
+        best = np.sort(row)[-2:]
+        near_tie = at < min(len(tokens), len(result.token_ids)) and can_flip(
+            self.model,
+            self.plan.sampling.replace(seed=reference.seed),
+            prompt,
+            tokens[:at],
+            row,
+            to=result.token_ids[at],
+            by=self._row_difference,
+        )
+        gap = float(best[1] - best[0])
         self.partings.append(Parting(setting.name, kind, number, at, gap, near_tie))
 
     def _key(self, setting: Setting) -> tuple[Any, ...]:

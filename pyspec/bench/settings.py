@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -158,7 +159,9 @@ def default_names(defaults: Defaults, synthetic: Synthetic | None = None) -> lis
     elif synthetic.rates is not None:
         lengths = [len(synthetic.rates)]
     else:
-        lengths = [n for n in (1, 2, 4, 8, 16) if synthetic.length is not None and synthetic.length <= n + 1]
+        assert synthetic.length is not None
+        shortest = max(1, math.ceil(synthetic.length - 1.0))
+        lengths = [n for n in DEFAULT_LENGTHS if n >= shortest] or [shortest]
     drafts = [f"{DRAFT_SIMPLE}:{n}" for n in lengths] if defaults.draft_model is not None else []
     if synthetic is not None:  # n-grams find little in a text that is drawn at random
         return drafts

@@ -91,9 +91,7 @@ def _partings(report: Report) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for parting in report.partings:
         where = f"{parting.setting}, {parting.kind} {parting.prompt}: another text from token {parting.at} on"
-        if parting.gap is None:
-            lines.append(Text(f"{where} (drawn at a temperature: see python -m pyspec.bench.lossless)", style="yellow"))
-        elif parting.near_tie:
+        if parting.near_tie:
             lines.append(Text(f"{where}, a near tie (gap {parting.gap:.2g})", style="dim"))
         else:
             lines.append(Text(f"{where}, and no near tie (gap {parting.gap:.2g}): please report this", style="red"))

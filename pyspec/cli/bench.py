@@ -18,7 +18,7 @@ from pyspec.bench.tables import tables
 from pyspec.cli import options
 from pyspec.cli.console import Bars, FetchDisplay, error_console, load_progress, output_console, show_log
 from pyspec.cli.parser import Option, Parser, UsageError, add_options, given, with_flag
-from pyspec.cli.spec_options import SPEC_TYPES
+from pyspec.cli.spec_options import DRAFT_SIMPLE, SPEC_TYPES
 from pyspec.cli.synthetic import add_synthetic_options, read_synthetic
 from pyspec.engine.loading import load_model
 from pyspec.errors import InvalidRequest
@@ -145,6 +145,7 @@ def read_config(args: argparse.Namespace) -> Config:
         )
     except InvalidRequest as error:
         raise UsageError(with_flag(error, _TEMPERATURE)) from error
+    sampling = sampling.replace(seed=sampling.resolve_seed())  # the same random numbers for all
     config = Config(
         model=args.model,
         draft_model=args.draft_model,
@@ -167,13 +168,18 @@ def read_config(args: argparse.Namespace) -> Config:
 
 
 def _settings(config: Config) -> list[Setting]:
+    for spec in SPEC_TYPES.values():
+        path = {"path": config.draft_model or ""} if spec is DRAFT_SIMPLE else {}
+        try:
+            spec.make(**path, **config.parameters[spec.name])
+        except InvalidRequest as error:
+            raise UsageError(with_flag(error, spec.options)) from error
     defaults = Defaults(config.draft_model, config.parameters)
     names = config.names or default_names(defaults, config.synthetic)
     try:
         settings = read_settings(names, defaults)
     except InvalidRequest as error:
-        option = next((o for s in SPEC_TYPES.values() for o in s.options if o.field == error.name), None)
-        raise UsageError(f"{option.long_flag if option else '--speculators'}: {error}") from error
+        raise UsageError(f"--speculators: {error}") from error
     if len(settings) == 1 and config.synthetic is not None:
         raise UsageError("synthetic acceptance needs somebody who drafts: -md FNAME, or --speculators NAME,...")
     return settings
