@@ -232,11 +232,23 @@ class Run:
         stats.draft_rows += work["draft_rows"]
         if work["draft_failures"]:
             stats.speculator(DRAFT_MODEL).failures += work["draft_failures"]
+        propose_ms = 0.0
+        for name in self.setup.chain.names:
+            spent_us = (
+                work["draft_us"]
+                if name == DRAFT_MODEL
+                else sum(work.get(f"{name}.{part}", 0) for part in ("propose_us", "index_us"))
+            )
+            if spent_us:
+                stats.speculator(name).propose_ms += spent_us / 1000.0
+                propose_ms += spent_us / 1000.0
+        if self.setup.chain.controller is not None:
+            stats.draft_length = self.setup.chain.controller.report()
         if not self._tokens:
             stats.prefill_ms += elapsed
             return
         stats.decode_ms += elapsed
-        stats.draft_ms += work["draft_us"] / 1000.0
+        stats.draft_ms += propose_ms
         stats.verify_ms += work["verify_us"] / 1000.0
         stats.sampling_ms += work["sampling_us"] / 1000.0
         stats.libllama_ms += (work["draft_decode_us"] + work["verify_us"]) / 1000.0

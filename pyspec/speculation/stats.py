@@ -16,6 +16,7 @@ class SpeculatorStats:
         accepted: of those, tokens the target chose as well.
         discarded: tokens of drafts that were shorter than n_min and not submitted.
         failures: rounds in which it failed and the round went on without it.
+        propose_ms: time it took to propose, in compiled code (Python speculators: in ``Stats.python_ms``).
         drafted_per_position: how often a draft had a first, second, ... token.
         accepted_per_position: how often that token was accepted.
     """
@@ -25,6 +26,7 @@ class SpeculatorStats:
     accepted: int = 0
     discarded: int = 0
     failures: int = 0
+    propose_ms: float = 0.0
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
 
@@ -66,6 +68,8 @@ class Stats:
         draft_ms, verify_ms, sampling_ms: of decode_ms, in drafting, in target decodes, in choosing tokens.
         python_ms: the rest of decode_ms: policy, text, hand-over.
         libllama_ms: of decode_ms, inside decodes of either model.
+        draft_length: where lengths are chosen by what pays: what the controller believes decodes and tokens are worth,
+            and what it has chosen so far, over all requests of the engine; else None.
     """
 
     prompt_tokens: int = 0
@@ -85,6 +89,7 @@ class Stats:
     verify_ms: float = 0.0
     sampling_ms: float = 0.0
     libllama_ms: float = 0.0
+    draft_length: dict[str, Any] | None = None
 
     def speculator(self, name: str) -> SpeculatorStats:
         """The entry of one speculator, made on first use."""
