@@ -32,7 +32,8 @@ cdef class DraftRunner(CompiledSpeculator):
     cdef vector[Watermark] marks
     cdef vector[Scored] best
     cdef vector[vector[float]] confidences  # per sequence, of this round's proposals
-    cdef vector[float] floors           # per position: least chance worth drafting for; empty: p_min decides
+    cdef vector[float] floors           # per position: least chance worth verifying; empty: p_min decides
+    cdef vector[float] onwards          # per position: least chance to go on from, a step later
     cdef vector[float] calibration      # chance of acceptance by confidence, in equal intervals
     cdef vector[int32_t] call_rows      # this round's decodes: rows,
     cdef vector[int64_t] call_us        # and microseconds

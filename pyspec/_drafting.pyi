@@ -34,12 +34,16 @@ class DraftRunner(CompiledSpeculator):
     ) -> None: ...
     def synced(self, seq: int) -> int:
         """How many committed tokens of the sequence the draft model has read."""
-    def set_floors(self, floors: Sequence[float], calibration: Sequence[float]) -> None:
+    def set_floors(
+        self, floors: Sequence[float], onwards: Sequence[float], calibration: Sequence[float]
+    ) -> None:
         """Lets drafts end where the next token is not worth its cost, instead of at p_min.
 
         Args:
-            floors: for each position the least chance (of this proposal and all before it being accepted) to go on
-                with; positions beyond the last one have the last one's. Empty: back to p_min.
+            floors: for each position the least chance (of this proposal and all before it being accepted) with which
+                the proposal is worth a row of the target; positions beyond the last one have the last one's. Empty:
+                back to p_min.
+            onwards: for each position the least chance with which another step behind it is worth taking.
             calibration: chance that a proposal is accepted by the model's confidence in it, which is sorted into as
                 many equal intervals from 0 to 1 as there are entries.
         """

@@ -88,16 +88,19 @@ cdef class DraftRunner:
         """How many committed tokens of the sequence the draft model has read."""
         return self.marks.at(seq).synced
 
-    def set_floors(self, floors, calibration):
+    def set_floors(self, floors, onwards, calibration):
         """Lets drafts end where the next token is not worth its cost, instead of at p_min.
 
         Args:
-            floors: for each position the least chance (of this proposal and all before it being accepted) to go on
-                with; positions beyond the last one have the last one's. Empty: back to p_min.
+            floors: for each position the least chance (of this proposal and all before it being accepted) with which
+                the proposal is worth a row of the target; positions beyond the last one have the last one's. Empty:
+                back to p_min.
+            onwards: for each position the least chance with which another step behind it is worth taking.
             calibration: chance that a proposal is accepted by the model's confidence in it, which is sorted into as
                 many equal intervals from 0 to 1 as there are entries.
         """
         self.floors = floors
+        self.onwards = onwards
         self.calibration = calibration
 
     def confidences_of(self, int seq):
@@ -321,6 +324,8 @@ cdef class DraftRunner:
         if token >= 0:
             s.draft.push_back(token)
         m.drafting = token >= 0 and <int32_t> s.draft.size() < m.budget and not s.stops_at(token)
+        if m.drafting and not self.onwards.empty():
+            m.drafting = m.chance >= self.onwards[min(s.draft.size(), self.onwards.size()) - 1]
 
     cdef llama_token confident(self, const float * logits, llama_seq_id seq, size_t position) noexcept nogil:
         """The model's best token if it is sure enough of it, else -1."""

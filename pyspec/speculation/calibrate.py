@@ -12,7 +12,7 @@ from pyspec.speculation.costs import RowCosts
 def measure_decodes(
     context: Context, rows: Iterable[int], costs: RowCosts, *, outputs: bool, limit_s: float = 0.75
 ) -> None:
-    """Decodes so many rows at a time, each three times, and clears the memory again.
+    """Decodes so many rows at a time, each four times, and clears the memory again.
 
     Args:
         context: with an empty memory, and room for all of it.
@@ -25,7 +25,7 @@ def measure_decodes(
     for n in rows:
         if costs and time.perf_counter() > deadline:
             break
-        for repetition in range(3):
+        for repetition in range(4):
             context.memory.clear()
             t0 = time.perf_counter()
             context.decode([0] * n, pos=0, outputs=True if outputs else None)

@@ -108,7 +108,8 @@ class Chain:
         unread = self._decoder.n_committed(seq) + 1 - model.synced(seq)
         (may_draft,) = controller.may_draft([seq], [unread])
         if may_draft:
-            model.set_floors(controller.floors(1), controller.calibration.table)
+            floors, onwards = controller.floors(seq)
+            model.set_floors(floors, onwards, controller.calibration.table)
         return may_draft
 
     def _offer(self, seq: int, speculator: GuardedSpeculator, budget: int, stats: Stats) -> None:

@@ -19,6 +19,7 @@ long as all such tries together cost a hundredth of the time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +87,9 @@ class SequenceState:
 
     history: DraftHistory
     rates: dict[str, PositionRates] = field(default_factory=dict)
+    idle: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by free speculator: rounds cut to nothing, patience
     idle_rounds: int = 0
     patience: int = 16
     probing: bool = False
@@ -122,6 +126,9 @@ class LengthController:
     HYSTERESIS = 1.03
     REFRESH = 8  # rounds between two computations of the floors
     LONGEST_PATIENCE = 512  # rounds between two tries
+    PROBE_FLOORS = ([0.0, 0.0, 2.0], [0.0, 2.0])  # a try drafts two tokens, whatever they look like
+    STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
+    MARGIN = 1.02  # a gain below this is within what costs are known to
     HORIZON = 96.0  # tokens over which the cost of reading up is spread
 
     def __init__(self, *, n_max: int, n_rows_max: int) -> None:
@@ -136,8 +143,9 @@ class LengthController:
         self._history: DraftHistory | None = None
         self._overhead_ms = 0.2
         self._total_ms = 0.0
-        self._floors: list[float] = []
+        self._floors: tuple[list[float], list[float]] = ([], [])
         self._floors_due = 0
+        self._refreshes = 0
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -181,7 +189,7 @@ class LengthController:
             ms = self.verify(round(rows)) + steps * self.draft(n) + self._overhead_ms
             if unread[i] > 2:  # reading up is worth it for the tokens to come
                 ms += (self.draft(unread[i]) - self.draft(1)) * history.tokens / self.HORIZON
-            needed = best if best_n or not states[i].idle_rounds else best * self.HYSTERESIS
+            needed = best if best_n else best * (self.HYSTERESIS if states[i].idle_rounds else self.MARGIN)
             if tokens / ms > needed:
                 best_n, best = n, tokens / ms
         chosen = set(order[:best_n])
@@ -195,34 +203,50 @@ class LengthController:
         self.decisions.plain += not any(result)
         return result
 
-    def floors(self, n_rows: int) -> list[float]:
-        """For each position of a draft the least chance, all tokens before it included, that is worth a row.
+    def floors(self, seq: int) -> tuple[list[float], list[float]]:
+        """The least chances, all tokens before it included, with which a draft's token is worth its cost.
 
-        Args:
-            n_rows: rows the batch has besides this draft, its own seed among them.
+        Returns:
+            For each position: the chance with which the token, now that it is drafted, is worth a row of the target;
+            and the chance with which another step behind it is worth taking.
         """
-        if self._floors_due > 0 and self._floors:
+        if self._sequences[seq].probing:
+            return self.PROBE_FLOORS
+        if self._floors_due > 0 and self._floors[0]:
             self._floors_due -= 1
             return self._floors
         self._floors_due = self.REFRESH
+        self._refreshes += 1
         history = self._history or self._guess()
         plain_rate = 1.0 / (self.verify(1) + self._overhead_ms)
         drafting_ms = self.verify(round(1 + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
         rate = max(plain_rate, history.tokens / drafting_ms) if drafting_ms > 0 else plain_rate
-        onwards = min(0.95, max(0.3, (history.tokens - 1.0) / max(history.drafted, 1e-6)))
+        accepted = min(0.97, max(0.3, (history.tokens - 1.0) / max(history.drafted, 1e-6)))
         step = self.draft(1)
-        costs = [self.verify(n_rows + i) for i in range(self.n_max + 1)]
-        floors = []
+        rows = [self.verify(1 + i) for i in range(self.n_max + 1)]
+        keep, onwards = [], []
         for i in range(1, self.n_max + 1):
-            least = 1.0
-            gain, chance = 0.0, 1.0
+            # Token i is there: with how little is it worth a row, if k - i more follow it?
+            gain, chance, least = 0.0, 1.0, math.inf
             for k in range(i, self.n_max + 1):
                 gain += chance
-                chance *= onwards
-                least = min(least, rate * (costs[k] - costs[i - 1] + (k - i) * step) / gain)
-            floors.append(max(0.0, least))
-        self._floors = floors
-        return floors
+                chance *= accepted
+                least = min(least, rate * (rows[k] - rows[i - 1] + (k - i) * step) / gain)
+            keep.append(max(0.0, least))
+            # Token i will be verified: from which chance on are k - i further steps worth taking?
+            gain, chance, least = 0.0, accepted, math.inf
+            for k in range(i + 1, self.n_max + 1):
+                gain += chance
+                chance *= accepted
+                least = min(least, rate * (rows[k] - rows[i] + (k - i) * step) / gain)
+            onwards.append(max(0.0, least))
+        if self._refreshes % self.STRETCH == 0:
+            # Once in a while a token more than seems to pay, lest a wrong idea of what it costs stay for ever.
+            end = next((i for i, least in enumerate(onwards) if least > 1.0), None)
+            if end is not None and end + 1 < self.n_max:
+                onwards[end] = keep[end + 1] = 0.5
+        self._floors = keep, onwards
+        return self._floors
 
     def cut(self, seq: int, speculator: str, length: int, *, n_rows: int, model_may_draft: bool) -> int:
         """How much of a draft that cost nothing is worth verifying; 0 if another kind of round brings more.
@@ -241,11 +265,26 @@ class LengthController:
             overhead_ms=self._overhead_ms,
         )
         kept = choice.lengths[0]
+        plain_rate = 1.0 / (self.verify(n_rows) + self._overhead_ms)
+        if choice.rate < plain_rate * self.MARGIN:
+            kept = 0
         if kept and model_may_draft:
             history = self._sequences[seq].history
             ms = self.verify(round(n_rows + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
             if history.tokens / ms > choice.rate:
                 kept = 0
+        idle = self._sequences[seq].idle
+        if kept:
+            idle.pop(speculator, None)
+        else:
+            rounds, patience = idle.get(speculator, (0, 16))
+            if rounds < patience or self.decisions.probe_ms > self.PROBE_SHARE * self._total_ms:
+                idle[speculator] = (rounds + 1, patience)
+            else:
+                idle[speculator] = (0, min(2 * patience, self.LONGEST_PATIENCE))
+                kept = min(length, 2)
+                self.decisions.probes += 1
+                self.decisions.probe_ms += max(0.0, self.verify(n_rows + kept) - self.verify(n_rows))
         self.decisions.cut += length - kept
         return kept
 
@@ -339,7 +378,8 @@ class LengthController:
             "draft_ms": {rows: round(ms, 3) for rows, ms in self.draft.table().items() if rows <= 4},
             "overhead_ms": round(self._overhead_ms, 3),
             "acceptance_by_confidence": [round(a, 3) for a in self.calibration.table],
-            "floors": [round(f, 3) for f in self._floors],
+            "floors": [round(f, 3) for f in self._floors[0]],
+            "floors_to_go_on": [round(f, 3) for f in self._floors[1][:-1]],
             "tokens_per_drafted_round": None if history is None else round(history.tokens, 3),
             "drafted_per_drafted_round": None if history is None else round(history.drafted, 3),
             **vars(self.decisions),

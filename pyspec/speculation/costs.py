@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 
@@ -9,13 +10,14 @@ class RowCosts:
     """Milliseconds of a decode by number of rows: measured, smoothed, interpolated where nothing was seen.
 
     The curve is neither smooth nor convex (on CPUs two rows may cost twice one, and eight little more than four), so
-    every row count is kept by itself. A machine that has become busy makes all of them dearer at once: that is kept
-    apart, as a factor that follows quickly, while the shape of the curve follows slowly. Row counts that have not
-    been used for a while so keep pace with those that are.
+    every row count is kept by itself; only that more rows never cost less is taken for granted, as what disturbs a
+    measurement makes it longer. A machine that has become busy makes all of them dearer at once: that is kept apart,
+    as a factor that follows quickly, while the shape of the curve follows slowly. Row counts that have not been used
+    for a while so keep pace with those that are.
     """
 
-    SHAPE_WEIGHT = 0.08  # of a new measurement, on its own row count, once it is known
-    SPEED_WEIGHT = 0.15  # and on the common factor
+    SHAPE_WEIGHT = 0.05  # of a new measurement, on its own row count, once it is known
+    SPEED_WEIGHT = 0.2  # and on the common factor
     N_TRIAL = 3  # the first few measurements of a row count: the smallest one counts
     LARGEST_STEP = 3.0  # a single measurement counts as at most so many times what was expected
 
@@ -23,12 +25,14 @@ class RowCosts:
         self._rows: list[int] = []
         self._ms: list[float] = []
         self._seen: list[int] = []
+        self._rising: list[float] = []  # self._ms with falls evened out; empty: to be computed
         self._factor = 1.0
 
     def observe(self, rows: int, ms: float) -> None:
         """Takes in one measurement."""
         if ms <= 0.0:
             return
+        self._rising = []
         at = bisect_left(self._rows, rows)
         if at == len(self._rows) or self._rows[at] != rows:
             self._rows.insert(at, rows)
@@ -54,7 +58,7 @@ class RowCosts:
 
     def __call__(self, rows: int) -> float:
         """Expected milliseconds; 0 as long as nothing was measured."""
-        known, ms = self._rows, self._ms
+        known, ms = self._rows, self._rising or self._even_out()
         if not known:
             return 0.0
         at = bisect_left(known, rows)
@@ -71,6 +75,15 @@ class RowCosts:
         share = (rows - low) / (high - low)
         return (ms[at - 1] + share * (ms[at] - ms[at - 1])) * self._factor
 
+    def _even_out(self) -> list[float]:
+        """No row count costs more than a larger one: what disturbs a measurement makes it longer, never shorter."""
+        rising, least = [], math.inf
+        for ms in reversed(self._ms):
+            least = min(least, ms)
+            rising.append(least)
+        self._rising = rising[::-1]
+        return self._rising
+
     def table(self) -> dict[int, float]:
         """The measured row counts and what they are believed to cost, for the statistics."""
-        return {rows: ms * self._factor for rows, ms in zip(self._rows, self._ms, strict=True)}
+        return {rows: self(rows) for rows in self._rows}
