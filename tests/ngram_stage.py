@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from pyspec._ngram import (
     NGramCacheRunner,
@@ -31,6 +32,9 @@ ALL: dict[str, Make] = {
     "ngram-mod": lambda n: NGramModRunner(n, n_match=2, n_max=8, n_min=0),
     "ngram-cache": lambda n: NGramCacheRunner(n, n_draft=8),
 }
+
+# On a busy machine a fast example may take long.
+patient = settings(deadline=None)
 
 sized = pytest.mark.parametrize("make", SIZED.values(), ids=SIZED)
 every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)

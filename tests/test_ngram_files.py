@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ngram_stage import draft
+from ngram_stage import draft, patient
 
 from pyspec._ngram import LookupCache, NGramCacheRunner
 from pyspec.errors import InvalidRequest, StateError
@@ -51,6 +51,7 @@ def test_an_empty_file_is_an_empty_cache() -> None:
     assert LookupCache.from_bytes(b"").to_dict() == {}
 
 
+@patient
 @given(caches)
 def test_round_trip(counts: Counts) -> None:
     cache = LookupCache.from_bytes(as_written_by_llama_cpp(counts))
@@ -59,6 +60,7 @@ def test_round_trip(counts: Counts) -> None:
     assert len(cache.to_bytes()) == len(as_written_by_llama_cpp(counts))
 
 
+@patient
 @given(texts, texts)
 def test_a_saved_cache_drafts_the_same(corpus: list[int], history: list[int]) -> None:
     """Ties included."""
@@ -81,6 +83,7 @@ def test_update() -> None:
         cache.update([1, -1])
 
 
+@patient
 @given(caches, caches)
 def test_merge(a: Counts, b: Counts) -> None:
     merged = LookupCache.from_bytes(as_written_by_llama_cpp(a))
@@ -157,6 +160,7 @@ def test_nothing_is_there_twice() -> None:
     assert refused(one[:28] + struct.pack("<2i", 2, 1)) == "byte 28: token 2 is there twice"
 
 
+@patient
 @given(st.binary(max_size=200))
 def test_noise_is_refused_or_read(data: bytes) -> None:
     try:
@@ -166,6 +170,7 @@ def test_noise_is_refused_or_read(data: bytes) -> None:
     assert len(cache.to_bytes()) == len(data)
 
 
+@patient
 @given(st.lists(st.tuples(st.integers(0, len(DATA) - 1), st.integers(0, 255)), max_size=4), st.integers(1, 20))
 def test_a_damaged_file_is_refused_or_drafts_known_tokens(damage: list[tuple[int, int]], n_vocab: int) -> None:
     data = bytearray(DATA)

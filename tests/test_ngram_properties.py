@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
-from ngram_stage import ALL, Make, draft
+from ngram_stage import ALL, Make, draft, patient
 
 from pyspec._ngram import (
     LookupCache,
@@ -46,6 +46,7 @@ def simple(history: list[int], size_n: int, size_m: int, min_hits: int, budget: 
     return text[len(history) :]
 
 
+@patient
 @given(texts, st.integers(1, 4), st.integers(1, 12), st.integers(1, 3), st.integers(1, 16))
 def test_simple(history: list[int], size_n: int, size_m: int, min_hits: int, budget: int) -> None:
     runner = NGramSimpleRunner(1, size_n=size_n, size_m=size_m, min_hits=min_hits)
@@ -90,6 +91,7 @@ def majority(candidates: list[tuple[list[int], int]], n: int) -> list[int]:
     return found
 
 
+@patient
 @given(texts, st.integers(1, 3), st.integers(1, 8), st.integers(1, 3), st.integers(1, 10))
 def test_map_k4v(history: list[int], size_n: int, size_m: int, min_hits: int, budget: int) -> None:
     runner = NGramMapK4VRunner(1, size_n=size_n, size_m=size_m, min_hits=min_hits)
@@ -100,6 +102,7 @@ def test_map_k4v(history: list[int], size_n: int, size_m: int, min_hits: int, bu
     assert draft(runner, history, budget) == expected
 
 
+@patient
 @given(texts, st.integers(1, 4), st.integers(1, 12), st.integers(1, 16))
 def test_mod(history: list[int], n_match: int, n_max: int, budget: int) -> None:
     table = {tuple(history[i - n_match : i]): history[i] for i in range(n_match, len(history))}
@@ -141,6 +144,7 @@ def likeliest(successors: dict[int, int], corpus: dict[int, int], n_min: int, pe
     return best if 100 * successors[best] >= percent * total else -1
 
 
+@patient
 @given(texts, st.lists(texts, max_size=3), st.lists(texts, max_size=3), st.integers(1, 12))
 def test_cache(history: list[int], dynamic: list[list[int]], static: list[list[int]], n: int) -> None:
     def table(texts: list[list[int]]) -> LookupCache:
