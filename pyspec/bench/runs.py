@@ -146,6 +146,7 @@ class Bench:
         self.plan = plan
         self.partings: list[Parting] = []
         self._texts: dict[tuple[str, int], Result] = {}
+        self._learned: dict[str, dict[str, Any]] = {}
         self._row_difference: float | None = None
         self._engines: dict[tuple[Any, ...], Engine] = {}
         groups: dict[tuple[Any, ...], list[Setting]] = {}
@@ -177,9 +178,7 @@ class Bench:
 
     def learned(self, setting: Setting) -> dict[str, Any] | None:
         """What the engine's controller of draft lengths believes and chose, over all requests; None without one."""
-        worker = self.engine(setting)._worker
-        controller = None if worker is None else worker._setup.chain.controller
-        return None if controller is None else controller.report()
+        return self._learned.get(setting.name)
 
     def run(self) -> Iterator[Run]:
         """Runs everything, one request at a time; plain decoding first for each prompt."""
@@ -213,6 +212,8 @@ class Bench:
         kind, number, _ = prompt
         stats = result.stats
         speed, plain_speed = stats.tokens_per_second, reference.stats.tokens_per_second
+        if stats.draft_length is not None:
+            self._learned[setting.name] = stats.draft_length
         differs_at = first_difference(reference.token_ids, result.token_ids)
         if differs_at is not None and not result.synthetic:
             self._note(setting, kind, number, reference, result, differs_at)
