@@ -222,11 +222,6 @@ def test_confidence_becomes_acceptance() -> None:
     calibration.observe([1.0], 1)  # the last interval has its upper end
 
 
-# What the controller does not do well yet; each case fails without a doubt, or by chance.
-known_weakness = pytest.mark.xfail(
-    reason="tries draft nothing, or are not made; a gain within the noise counts", strict=False
-)
-
 # -- the controller ----------------------------------------------------------------------------------------------
 
 
