@@ -18,6 +18,7 @@ cdef class Decoder:
     cdef vector[Sequence] sequences
     cdef list borrowed                  # per sequence: the Python samplers its pointers belong to
     cdef bint checked
+    cdef bint can_cut                   # rejected rows can be removed from the target's memory
     cdef SyntheticAcceptance synthetic
     cdef int64_t calls
     cdef int64_t rows
@@ -29,6 +30,7 @@ cdef class Decoder:
     cdef void leave(self, int n_entered=*) noexcept
     cdef Sequence * sequence(self, int seq) except NULL
     cdef void fill_batch(self) noexcept nogil
+    cdef int require_room(self) except -1
     cdef int32_t decode_and_choose(self) noexcept nogil
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil
     cdef bint accept_at_random(self, Sequence * s, int32_t row) noexcept nogil

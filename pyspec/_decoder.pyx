@@ -21,7 +21,7 @@ from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context, Sampler
 from pyspec._sequence cimport RowSampler, Sequence, TokenLogprobs, add_row, decode_and_wait
-from pyspec._speculator cimport CompiledSpeculator
+from pyspec._speculator cimport CompiledSpeculator, require_left_to_right
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_batch_ext_free,
@@ -29,6 +29,8 @@ from pyspec.libllama cimport (
     llama_get_logits_ith,
     llama_memory_seq_pos_max,
     llama_memory_seq_rm,
+    llama_model_is_hybrid,
+    llama_model_is_recurrent,
     llama_pos,
     llama_seq_id,
     llama_time_us,
@@ -53,10 +55,10 @@ cdef int configure(RowSampler * sampler, plan) except -1:
     """Points a row sampler at a plan's samplers, which have to be kept alive."""
     cdef Sampler chain = plan.chain
     cdef Sampler grammar = plan.grammar
-    sampler.chain = chain.ptr
+    sampler.chain = chain.use()
     sampler.grammar = NULL
     if grammar is not None:
-        sampler.grammar = grammar.ptr
+        sampler.grammar = grammar.use()
     sampler.argmax_always = plan.argmax
     sampler.argmax_unless_altered = plan.argmax_unless_altered
     sampler.preselect = plan.preselect
@@ -109,12 +111,18 @@ cdef class Decoder:
             raise UnsupportedModel(f"{target.model.path} keeps no memory of a text: it can't write one")
         target.enter(False)
         try:
+            require_left_to_right(target)
             self.memory = target.memory_ptr
             self.batch = llama_batch_ext_init(target.ptr)
         finally:
             target.leave()
         self.target = target
+        self.can_cut = not (llama_model_is_recurrent(target.handle.ptr) or llama_model_is_hybrid(target.handle.ptr))
         self.speculators = [<CompiledSpeculator?> speculator for speculator in speculators]
+        for speculator in self.speculators:
+            (<CompiledSpeculator> speculator).require_target(target)
+        if len(set(map(id, self.speculators))) < len(self.speculators):
+            raise InvalidRequest("a speculator is there twice", name="speculators", value=self.speculators)
         self.winner.assign(target.n_seq_max, -1)
         self.n_vocab = <int32_t> target.n_vocab
         self.checked = os.environ.get("PYSPEC_CHECK", "0") not in ("", "0") if check is None else bool(check)
@@ -154,17 +162,24 @@ cdef class Decoder:
         """Starts a request on a sequence; whatever the sequence held is forgotten.
 
         Args:
-            prompt: token ids, at least one, all inside the target's vocabulary (checked by the caller).
+            prompt: token ids, at least one.
             plan: a pyspec.sampling.SamplerPlan: the sampler chain and what is known about it.
             stop_tokens: ids after which nothing more is accepted (end-of-generation tokens).
             n_logprobs: -1: none; else the log-probability of each emitted token and of so many best ones.
         """
         cdef Sequence * s = self.sequence(seq)
+        cdef vector[llama_token] pending = prompt
+        if pending.empty():
+            raise InvalidRequest("the prompt is empty", name="prompt", value=prompt)
+        for token in pending:
+            if not 0 <= token < self.n_vocab:
+                raise InvalidRequest(
+                    f"token {token} is outside 0..{self.n_vocab - 1}", name="prompt", value=token)
         self.end(seq)
         configure(&s.sampler, plan)
         self.borrowed[seq] = plan
         s.active = True
-        s.pending = prompt
+        s.pending = pending
         s.stop_tokens = stop_tokens
         s.n_logprobs = n_logprobs
         s.sampler.see_prompt(s.pending)
@@ -184,14 +199,26 @@ cdef class Decoder:
         self.borrowed[seq] = None
 
     def plan(self, int seq, *, int budget=0, int prompt_rows=0):
-        """Opens a round for one sequence.
+        """Opens a round for one sequence. Sequences without a plan sit the round out.
 
         Args:
             budget: most tokens that may be drafted; 0: none are asked for.
             prompt_rows: how many pending tokens to evaluate, while ``pending(seq)`` is above 0.
         """
         cdef Sequence * s = self.sequence(seq)
+        if budget > 0 and not self.can_cut:
+            raise UnsupportedModel(
+                f"{self.target.model.path} ({self.target.model_arch()}) keeps a recurrent state, from which rejected "
+                f"drafts can't be cut; plan with a budget of 0")
+        if s.planned:  # and nothing came of it
+            self.enter(False)
+            try:
+                for speculator in self.speculators:
+                    (<CompiledSpeculator> speculator).dropped(seq)
+            finally:
+                self.leave()
         s.begin_round()
+        s.planned = True
         self.winner[seq] = -1
         s.budget = max(budget, 0)
         s.prompt_rows = min(max(prompt_rows, 0), <int32_t> s.pending.size())
@@ -206,8 +233,12 @@ cdef class Decoder:
 
     def propose(self, int which):
         """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
-        cdef CompiledSpeculator speculator = self.speculators[which]
+        cdef CompiledSpeculator speculator
         cdef size_t seq
+        if not 0 <= which < len(self.speculators):
+            raise InvalidRequest(f"there is no speculator {which}; there are {len(self.speculators)}", name="which",
+                                 value=which)
+        speculator = self.speculators[which]
         speculator.enter()
         try:
             with nogil:
@@ -244,13 +275,9 @@ cdef class Decoder:
         self.fill_batch()
         if self.n_rows == 0:
             return
-        if self.n_rows > <int32_t> self.target.n_batch:
-            raise InvalidRequest(f"{self.n_rows} rows were planned, n_batch is {self.target.n_batch}")
-        if self.n_outputs > <int32_t> self.target.n_outputs_max:
-            raise InvalidRequest(
-                f"{self.n_outputs} output rows were planned, n_outputs_max is {self.target.n_outputs_max}")
         self.enter(True)
         try:
+            self.require_room()
             with nogil:
                 code = self.decode_and_choose()
             if code == 0:
@@ -349,7 +376,8 @@ cdef class Decoder:
         self.n_outputs = 0
         for seq in range(<llama_seq_id> self.sequences.size()):
             s = &self.sequences[seq]
-            if not s.active:
+            s.n_rows = 0
+            if not s.active or not s.planned:
                 continue
             n = <int32_t> s.tokens.size()
             s.first_row = self.n_rows
@@ -366,6 +394,17 @@ cdef class Decoder:
                     self.n_outputs += last
                 s.n_rows = s.prompt_rows
             self.n_rows += s.n_rows
+
+    cdef int require_room(self) except -1:
+        """More rows than the context was made for end the process in libllama."""
+        if self.n_rows > <int32_t> self.target.n_batch:
+            self.roll_back()
+            raise InvalidRequest(f"{self.n_rows} rows were planned, n_batch is {self.target.n_batch}")
+        if self.n_outputs > <int32_t> self.target.n_outputs_max:
+            self.roll_back()
+            raise InvalidRequest(
+                f"{self.n_outputs} output rows were planned, n_outputs_max is {self.target.n_outputs_max}")
+        return 0
 
     cdef int32_t decode_and_choose(self) noexcept nogil:
         cdef llama_seq_id seq
@@ -443,6 +482,8 @@ cdef class Decoder:
                 s.tokens.push_back(s.emitted[i])
         if not s.emitted.empty():
             s.seed = s.emitted.back()
+        s.planned = False
+        s.budget = 0
         if <int32_t> s.tokens.size() < n_before + s.n_rows:
             llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1)
 
@@ -492,6 +533,8 @@ cdef class Decoder:
         cdef Sequence * s
         cdef llama_pos last
         cdef size_t i
+        self.enter(False)
+        self.leave()
         for seq in range(<llama_seq_id> self.sequences.size()):
             s = &self.sequences[seq]
             if not s.active:

@@ -22,6 +22,7 @@ from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Sequence, add_row, argmax, confidence, decode_and_wait, top_k
+from pyspec._speculator cimport require_left_to_right
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_batch_ext_free,
@@ -35,6 +36,8 @@ from pyspec.libllama cimport (
     llama_time_us,
     llama_token,
 )
+
+from pyspec.errors import InvalidRequest
 
 # Tokens that stay at the front when the draft's window moves on: attention leans on the first few
 # (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
@@ -60,8 +63,17 @@ cdef class DraftRunner:
     def __cinit__(self, Context context not None, int n_vocab_target, *, int n_max=3, int n_min=0, float p_min=0.0,
                   bint replay=False):
         cdef llama_seq_id seq
+        if n_max < 1 or not 0 <= n_min <= n_max or not 0.0 <= p_min <= 1.0:
+            raise InvalidRequest(
+                f"a draft model needs n_max of at least 1, n_min from 0 to n_max and p_min from 0 to 1, not n_max={n_max}, "
+                f"n_min={n_min}, p_min={p_min}")
+        if context.n_batch < context.n_seq_max:
+            raise InvalidRequest(
+                f"the draft's context needs a row for each of its {context.n_seq_max} sequences, n_batch is "
+                f"{context.n_batch}", name="n_batch", value=context.n_batch)
         context.enter(False)
         try:
+            require_left_to_right(context)
             self.batch = llama_batch_ext_init(context.ptr)
             self.memory = context.memory_ptr
             self.can_shift = llama_memory_can_shift(self.memory)
@@ -131,6 +143,15 @@ cdef class DraftRunner:
             f"sequence {seq}: the draft model has read {m.synced} of {s.tokens.size()} committed tokens")
         assert last == m.synced - m.gap - 1, (
             f"sequence {seq}: the draft's memory ends at {last}, its watermark is {m.synced}, its window starts at {m.gap}")
+        return 0
+
+    cdef int require_target(self, Context target) except -1:
+        if self.context is target:
+            raise InvalidRequest("target and draft need a context each, and were given the same one")
+        if self.context.n_seq_max < target.n_seq_max:
+            raise InvalidRequest(
+                f"the draft's context has {self.context.n_seq_max} sequences, the target's has {target.n_seq_max}",
+                name="n_seq_max", value=self.context.n_seq_max)
         return 0
 
     cdef int enter(self) except -1:
@@ -251,6 +272,7 @@ cdef class DraftRunner:
             m.chance = 1.0
             self.confidences[seq].clear()
             m.drafting = s.generating() and s.draft.empty() and m.budget >= max(1, self.n_min)
+            m.drafting = m.drafting and not m.seed_evaluated  # once a round
             n_drafting += m.drafting
         if n_drafting == 0:
             return

@@ -69,6 +69,7 @@ cdef extern from "sequence.hpp" namespace "pyspec" nogil:
         vector[llama_token] stop_tokens
         int32_t n_logprobs
 
+        cpp_bool planned
         int32_t budget
         int32_t prompt_rows
 

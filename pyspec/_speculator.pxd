@@ -1,8 +1,14 @@
 from libc.stdint cimport int32_t
 from libcpp.vector cimport vector
 
+from pyspec._llama cimport Context
 from pyspec._sequence cimport Sequence
 from pyspec.libllama cimport llama_seq_id
+
+
+# Raises UnsupportedModel unless the context's model goes on with a text from its tokens alone. The binding checks that
+# before each batch; compiled code that calls libllama itself does it once.
+cdef int require_left_to_right(Context context) except -1
 
 
 cdef class CompiledSpeculator:
@@ -10,6 +16,8 @@ cdef class CompiledSpeculator:
     cdef readonly int32_t n_max
     cdef readonly int32_t n_min
 
+    # Raises InvalidRequest where it can't serve the sequences of this target.
+    cdef int require_target(self, Context target) except -1
     # Before and after any of the calls below: takes hold of what they use, or raises Closed, Busy or BufferInUse.
     cdef int enter(self) except -1
     cdef void leave(self) noexcept

@@ -7,8 +7,32 @@ A round calls, in this order: ``propose`` (only while a sequence has no draft), 
 from libc.stdint cimport int32_t
 from libcpp.vector cimport vector
 
+from pyspec._llama cimport Context
 from pyspec._sequence cimport Sequence
-from pyspec.libllama cimport llama_seq_id
+from pyspec.libllama cimport (
+    llama_get_causal_attn,
+    llama_model,
+    llama_model_has_decoder,
+    llama_model_has_encoder,
+    llama_seq_id,
+)
+
+from pyspec.errors import UnsupportedModel
+
+
+cdef int require_left_to_right(Context context) except -1:
+    cdef const llama_model * model = context.handle.ptr
+    why = None
+    if context.ctx_type == "mtp" or context.model_arch() in ("eagle3", "dflash"):
+        why = "it drafts from a target's hidden states, not from tokens"
+    elif llama_model_has_encoder(model) or not llama_model_has_decoder(model):
+        why = "it has an encoder"
+    elif context.memory_ptr == NULL or not llama_get_causal_attn(context.ptr):
+        why = "it is an encoder, whose tokens see what comes after them"
+    if why is not None:
+        raise UnsupportedModel(
+            f"{context.model.path} ({context.model_arch()}) can't write from left to right by itself: {why}")
+    return 0
 
 
 cdef class CompiledSpeculator:
@@ -19,6 +43,9 @@ cdef class CompiledSpeculator:
         n_max: longest draft it submits.
         n_min: shortest draft it submits; shorter ones are discarded and counted.
     """
+
+    cdef int require_target(self, Context target) except -1:
+        return 0
 
     cdef int enter(self) except -1:
         return 0

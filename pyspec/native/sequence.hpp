@@ -28,6 +28,7 @@ struct Sequence {
     int32_t n_logprobs = -1;               // -1: none are computed
 
     // the plan of this round
+    bool planned = false;     // takes part in it; from the plan to the decode that carries it out
     int32_t budget = 0;       // most tokens to propose; 0: nobody is asked
     int32_t prompt_rows = 0;  // pending tokens to evaluate
 
@@ -46,6 +47,7 @@ struct Sequence {
     void reset() { *this = Sequence(); }
 
     void begin_round() {
+        planned = false;
         budget = 0;
         prompt_rows = 0;
         draft.clear();
