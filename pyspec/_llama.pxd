@@ -73,6 +73,7 @@ cdef class Context:
     cdef object broken                 # why libllama's state is not to be trusted any more, or None
     cdef dict samplers                 # sequence: the SamplerChain attached to it
     cdef bint embeddings_on            # every row is an output
+    cdef bint pools_all_rows           # which bounds n_ubatch and n_outputs_max while embeddings are on
     cdef bint encoded                  # encode() has run (the decoder of T5 needs it)
     cdef bint nextn_on
     cdef bint nextn_masked
@@ -90,6 +91,7 @@ cdef class Context:
     cdef void leave(self) noexcept
     cdef void release(self) noexcept   # free what was closed meanwhile, if nobody needs it any more
     cdef void computed(self) noexcept  # after a successful decode: layer inputs are there
+    cdef int settle(self) except -1    # before a setting changes what results there are
     cdef str model_arch(self)
 
 

@@ -35,7 +35,6 @@ import zlib
 
 import numpy as np
 
-from pyspec.cpu import default_threads
 from pyspec.errors import (
     BufferInUse,
     Busy,
@@ -51,6 +50,7 @@ from pyspec.errors import (
     UnsupportedModel,
 )
 from pyspec.gguf_header import read_gguf
+from pyspec.machine import default_threads, total_memory
 
 include "binding/checks.pxi"
 include "binding/library.pxi"

@@ -1,4 +1,4 @@
-"""How many threads a computation should use here."""
+"""What the machine, or the part of it this process may use, has to offer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 from pathlib import Path
 
-__all__ = ["default_threads"]
+__all__ = ["default_threads", "total_memory"]
 
 
 @functools.lru_cache(maxsize=1)
@@ -25,9 +25,7 @@ def default_threads() -> int:
 
 def _core(cpu: int) -> str:
     try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(
-            encoding="ascii"
-        )
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
     except OSError:
         return str(cpu)
 
@@ -39,3 +37,12 @@ def _quota() -> int:
         return math.ceil(int(quota) / int(period))
     except (OSError, ValueError):
         return 1 << 16
+
+
+def total_memory() -> int:
+    """Bytes of memory this process could use at most: the machine's, or less where a container limits it."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 62
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return total

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from pyspec._llama import Context, Model, Sampler, SamplerChain
+from pyspec._llama import Batch, Context, Model, Sampler, SamplerChain
 from pyspec.errors import BufferInUse, DecodeError, InvalidRequest
 
 TOKENS = [3, 1, 4, 1, 5]
@@ -221,6 +221,24 @@ def test_another_context_with_an_attached_chain(context, llama):
         other.decode(TOKENS)
         with pytest.raises(InvalidRequest, match="another context"):
             chain.sample(other)
+
+
+def test_attaching_after_a_computation(tiny):
+    """Rows that libllama has not sorted yet: it would sort the new sampler's results with them, which are not there."""
+    with (
+        Model(tiny("qwen35")) as model,
+        Context(model, n_ctx=768, n_seq_max=3, kv_unified=True, n_threads=1) as context,
+    ):
+        batch = Batch(context)
+        for i in range(4):
+            for seq in (1, 2):
+                batch.add(3 + seq, i, seq, True)
+        context.process(batch)
+        context.set_sampler(0, SamplerChain(Sampler.greedy()))
+        rows = [context.logits(i).copy() for i in range(8)]
+        with Context(model, n_ctx=256, n_threads=1) as plain:
+            plain.decode([4] * 4, outputs=True)
+            assert all(np.allclose(rows[2 * i], plain.logits(i), atol=2e-2) for i in range(4))
 
 
 def test_results_in_use(context):

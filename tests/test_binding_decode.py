@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from interrupting import interrupt_after
 
 from pyspec._llama import Batch, Context, Model
 from pyspec.errors import (
@@ -197,7 +198,8 @@ def test_batch_of_shared_tokens(llama, expected):
 
 @pytest.mark.parametrize(
     "entry",
-    [(256, 0, 0), (-1, 0, 0), (1, -1, 0), (1, 1 << 30, 0), (1, 0, 3), (1, 0, -1), (1, 0, []), (1, 0, [1, 1]), ("a", 0, 0),
+    [(256, 0, 0), (-1, 0, 0), (1, -1, 0), (1, 1 << 30, 0), (1, 0, 3), (1, 0, -1), (1, 0, []), (1, 0, [1, 1]),
+     ("a", 0, 0),
      (1, None, 0), (1, 0, None)],
 )  # fmt: skip
 def test_a_refused_entry_leaves_nothing(context, expected, entry):
@@ -354,10 +356,8 @@ def test_models_without_one_half(tiny, context):
         batch = Batch(encoder)
         batch.add(1, 0, 0)
         encoder.encode(batch)
-        try:
+        with pytest.raises(UnsupportedModel, match="no decoder"):
             encoder.decode([1])
-        except UnsupportedModel as error:
-            assert "no decoder" in str(error)
 
 
 def test_eagle3(tiny, llama):
@@ -415,6 +415,22 @@ def test_nextn_context(tiny):
             assert np.isfinite(draft.logits(5)).all()
 
 
+def test_hidden_states_of_nextn_layers(tiny):
+    """Unmasked, libllama reads rows of tokens that are no outputs, which some graphs do not compute."""
+    with Model(tiny("step35"), load_mtp=True) as model, Context(model, n_ctx=256, n_threads=1, ctx_type="mtp") as draft:
+        draft.set_embeddings_nextn(True)
+        batch = Batch(draft)
+        for i in range(3):
+            batch.add(5, i, 0, i == 2)
+            batch.set_embd_token(i, np.ones(64))
+        with pytest.raises(InvalidRequest, match="every entry for NextN layers must be an output"):
+            draft.process(batch)
+        for i in range(3):
+            batch.set_output(i, True)
+        draft.process(batch)
+        assert draft.embeddings_nextn(1).shape == (64,)
+
+
 def test_nextn_layers_in_turn(tiny):
     with Model(tiny("step35"), load_mtp=True) as model, Context(model, n_ctx=256, n_threads=1, ctx_type="mtp") as draft:
         rows = []
@@ -432,21 +448,21 @@ def test_nextn_layers_in_turn(tiny):
 
 
 def test_block_diffusion(tiny, llama):
-    with Context(llama, n_ctx=256, n_threads=1) as target, Model(tiny("dspark")) as model:
-        with Context(model, n_ctx=256, n_ubatch=32, n_seq_max=2, n_threads=1, ctx_other=target) as context:
-            batch = Batch(context)
-            for i in range(4):
-                batch.add(255, i, 0, True)
-            batch.add(255, 0, 1, True)
-            with pytest.raises(InvalidRequest, match="as many tokens of each sequence"):
-                context.process(batch)
-            for i in range(1, 4):
-                batch.add(255, i, 1, True)
+    model, target = Model(tiny("dspark")), Context(llama, n_ctx=256, n_threads=1)
+    with Context(model, n_ctx=256, n_ubatch=32, n_seq_max=2, n_threads=1, ctx_other=target) as context:
+        batch = Batch(context)
+        for i in range(4):
+            batch.add(255, i, 0, True)
+        batch.add(255, 0, 1, True)
+        with pytest.raises(InvalidRequest, match="as many tokens of each sequence"):
             context.process(batch)
-            assert np.isfinite(context.logits(7)).all()
-            batch.clear()
-            batch.add_embd(np.zeros(128), 4, 0)
-            context.encode(batch)
+        for i in range(1, 4):
+            batch.add(255, i, 1, True)
+        context.process(batch)
+        assert np.isfinite(context.logits(7)).all()
+        batch.clear()
+        batch.add_embd(np.zeros(128), 4, 0)
+        context.encode(batch)
 
 
 def test_layer_inputs(context, llama, tiny):
@@ -511,11 +527,11 @@ def test_abort_from_another_thread(slow):
     slow.memory.clear()
     timer = threading.Timer(0.3, slow.abort)
     timer.start()
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(DecodeError, match="aborted") as caught:
         slow.decode(LONG)
     assert caught.value.code == 2
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     timer.join()
     with pytest.raises(DecodeError):  # until it is cleared
         slow.decode([1])
@@ -531,13 +547,10 @@ def test_abort_from_another_thread(slow):
 def test_interrupt(slow):
     """Ctrl-C stops a computation at once, and the context works afterwards."""
     slow.memory.clear()
-    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    started = time.process_time()
+    with pytest.raises(KeyboardInterrupt), interrupt_after(0.3):
         slow.decode(LONG)
-    assert time.monotonic() - started < 5
-    timer.join()
+    assert time.process_time() - started < 5
     slow.memory.clear()
     slow.decode([1, 2, 3])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -549,11 +562,8 @@ def test_interrupt_handler_of_the_user(slow):
     previous = signal.signal(signal.SIGINT, lambda *_: seen.append(True))
     try:
         slow.memory.clear()
-        timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
-        timer.start()
-        with pytest.raises(DecodeError, match="aborted"):
+        with pytest.raises(DecodeError, match="aborted"), interrupt_after(0.3):
             slow.decode(LONG)
-        timer.join()
     finally:
         signal.signal(signal.SIGINT, previous)
     assert seen == [True]
@@ -577,7 +587,8 @@ def test_two_threads(slow):
     thread.start()
     time.sleep(0.2)
     for use in (lambda: slow.decode([1]), lambda: slow.logits(), lambda: slow.memory.clear(), lambda: slow.n_threads,
-                lambda: slow.memory.pos_max(0), lambda: slow.state_seq_get(0), lambda: slow.set_n_threads(1)):  # fmt: skip
+                lambda: slow.memory.pos_max(0), lambda: slow.state_seq_get(0),
+                lambda: slow.set_n_threads(1)):  # fmt: skip
         with pytest.raises(Busy, match="another thread"):
             use()
     slow.abort()
@@ -592,7 +603,13 @@ def test_close_while_another_thread_computes(smollm2):
     with Model(smollm2) as model:
         context = Context(model, n_ctx=4096, n_batch=4096, n_ubatch=64)
         done = []
-        thread = threading.Thread(target=lambda: done.append(pytest.raises(DecodeError, context.decode, LONG)))
+
+        def compute() -> None:
+            with pytest.raises(DecodeError, match="aborted"):
+                context.decode(LONG)
+            done.append(True)
+
+        thread = threading.Thread(target=compute)
         thread.start()
         time.sleep(0.2)
         context.close()

@@ -135,7 +135,7 @@ def test_split_models_with_a_part_missing(tmp_path):
     parts = split(tmp_path, 3)
     parts[1].unlink()
     for read in (read_gguf, Model):
-        with pytest.raises(ModelLoadError, match=f"{parts[1].name}: there is no such file"):
+        with pytest.raises(ModelLoadError, match=rf"{parts[1].name}: there is no such file"):
             read(parts[0])
 
 
@@ -145,14 +145,14 @@ def test_split_models_in_another_order(tmp_path):
     parts[1].rename(spare)
     parts[2].rename(parts[1])
     spare.rename(parts[2])
-    with pytest.raises(ModelLoadError, match="it is not part 2 of 3: its split.no is 2"):
+    with pytest.raises(ModelLoadError, match=r"it is not part 2 of 3: its split\.no is 2"):
         Model(parts[0])
 
 
 def test_split_models_under_another_name(tmp_path):
     parts = split(tmp_path, 3)
     parts[0].rename(tmp_path / "other.gguf")
-    with pytest.raises(ModelLoadError, match="the first of 3 parts, which must be named like"):
+    with pytest.raises(ModelLoadError, match="the first of 3 parts"):
         Model(tmp_path / "other.gguf")
 
 
@@ -167,7 +167,7 @@ def test_cut_anywhere_in_the_header(tiny, tmp_path, name):
     path = tmp_path / "cut.gguf"
     for size in [*range(1, 200), *range(200, end, 37), end]:
         path.write_bytes(data[:size])
-        with pytest.raises(ModelLoadError, match="truncated|claims|not a GGUF|damaged"):
+        with pytest.raises(ModelLoadError, match=r"truncated|claims|not a GGUF|damaged"):
             read_gguf(path).check()
 
 

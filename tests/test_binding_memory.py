@@ -145,6 +145,17 @@ def test_memories_that_cannot_shift(models, name):
         context.decode(TOKENS)
 
 
+def test_bfloat16_keys_cannot_shift(models):
+    """libllama says they can, and ggml ends the process."""
+    with context_of(models("llama"), type_k="bf16") as context:
+        assert not context.can_shift
+        assert not context.memory.can_shift
+        context.decode(TOKENS)
+        with pytest.raises(UnsupportedModel):
+            context.memory.seq_add(0, 0, -1, 1)
+        context.decode(TOKENS)
+
+
 def test_no_memory(models):
     with context_of(models("bert")) as context:
         memory = context.memory

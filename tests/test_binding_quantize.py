@@ -146,7 +146,8 @@ def test_layers_with_values_of_their_own(tmp_path, out):
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("ftype", "q9_9"), ("ftype", None), ("n_threads", -1), ("output_tensor_type", "q9"), ("token_embedding_type", 3),
+        ("ftype", "q9_9"), ("ftype", None), ("n_threads", -1), ("output_tensor_type", "q9"),
+        ("token_embedding_type", 3),
         ("tensor_types", {"x": "q9"}), ("tensor_types", {3: "f16"}), ("kv_overrides", {"": 1}),
     ],
 )  # fmt: skip

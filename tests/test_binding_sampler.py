@@ -335,7 +335,8 @@ def test_multi_byte_characters(vocab):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty"), ("  \n", "empty"), ("root", "expecting ::="), ('root ::= "a', "end"), ("root ::= (", "expecting"),
+        ("", "empty"), ("  \n", "empty"), ("root", "expecting ::="), ('root ::= "a', "end"),
+        ("root ::= (", "expecting"),
         ("root ::= [a", "end"), ("root ::= x", "Undefined rule identifier 'x'"), ("root ::= root", "left recursion"),
         ('root ::= a\na ::= a "b" | "c"', "left recursion"), ('start ::= "a"', "'root' symbol"),
         ("root ::= )", ""), ("root ::= *", ""), ("root ::= \\", ""), ("root ::= [\\", ""), ("::= 1", "name"),
@@ -552,8 +553,8 @@ def test_closed_samplers(row):
     sampler.close()
     assert sampler.closed
     assert "closed" in repr(sampler)
-    for use in (lambda: apply(sampler, row), sampler.reset, sampler.clone, lambda: sampler.accept(1), lambda: sampler.seed,
-                sampler.__enter__):  # fmt: skip
+    for use in (lambda: apply(sampler, row), sampler.reset, sampler.clone, lambda: sampler.accept(1),
+                lambda: sampler.seed, sampler.__enter__):  # fmt: skip
         with pytest.raises(Closed):
             use()
     chain = SamplerChain(Sampler.greedy())
@@ -571,7 +572,7 @@ def test_samplers_keep_the_vocabulary(tiny, row):
     model.close()
     del model, vocab
     gc.collect()
-    ids, logits, _, _ = sampler.apply(np.arange(100), np.zeros(100))
+    ids, _, _, _ = sampler.apply(np.arange(100), np.zeros(100))
     assert len(ids) == 100
     taken = chain.remove(0)
     del chain, sampler

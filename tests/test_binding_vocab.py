@@ -161,8 +161,9 @@ def test_what_is_no_text(spm, text):
 
 
 ODD_TEXTS = [
-    b"", b"\0", b"a\0b", b"\xff", b"\xc3", b"\xe4\xbd", b"\xf0\x9f\x99", b"\x80\x80", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80",
-    b"\xc0\x80", b"ok \xff\xfe ok", "\ud800", "a\udc80b", "e\u0301", "\u200b\ufeff", " " * 3000, "\n\n\t \r", "\U0010ffff", "<s></s><|im_end|>",
+    b"", b"\0", b"a\0b", b"\xff", b"\xc3", b"\xe4\xbd", b"\xf0\x9f\x99", b"\x80\x80", b"\xed\xa0\x80",
+    b"\xf8\x88\x80\x80\x80", b"\xc0\x80", b"ok \xff\xfe ok", "\ud800", "a\udc80b", "e\u0301", "\u200b\ufeff",
+    " " * 3000, "\n\n\t \r", "\U0010ffff", "<s></s><|im_end|>",
 ]  # fmt: skip
 
 
@@ -229,7 +230,8 @@ def test_no_vocabulary(tmp_path):
         vocab = model.vocab
         assert (vocab.type, vocab.n_tokens) == ("none", 32)
         for use in (lambda: vocab.tokenize("a"), lambda: vocab.detokenize([1]), lambda: vocab.piece(1),
-                    lambda: vocab.text(1), lambda: vocab.score(1), lambda: vocab.attr(1), lambda: vocab.is_control(1)):  # fmt: skip
+                    lambda: vocab.text(1), lambda: vocab.score(1), lambda: vocab.attr(1),
+                    lambda: vocab.is_control(1)):  # fmt: skip
             with pytest.raises(UnsupportedModel, match="no vocabulary"):
                 use()
         assert vocab.eog_tokens == ()

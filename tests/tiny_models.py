@@ -163,7 +163,7 @@ def llama(path: Path, *, seed: int = 1, n_layer: int = 4, head: bool = True, n_v
 WORDS = """
 ▁ e t a o n i s h r d l u w , . ! ? - ' ▁the ▁a ▁of ▁and ▁to he in er on an re ▁he ▁hello ▁world hello world
 ▁be ▁that ▁it ▁is ▁was ▁for ▁not ▁on ▁with th ▁th ▁w ▁h el lo or ld wor hel ▁o é ü ▁你 好 你 🙂
-""".split()
+""".split()  # noqa: SIM905
 
 
 def llama_spm(path: Path, *, seed: int = 11) -> None:

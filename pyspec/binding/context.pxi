@@ -166,6 +166,7 @@ cdef class Context:
         self.can_shift = llama_memory_can_shift(self.memory_ptr) and params.type_k != GGML_TYPE_BF16
         self.ctx_type = ctx_type
         self.embeddings_on = params.embeddings
+        self.pools_all_rows = pools_all_rows(model, &params)
         self.layer_inputs.resize(llama_model_n_layer(self.handle.ptr) + 1)
         self.samplers = attached
         self.device_saves = {}
@@ -236,6 +237,13 @@ cdef class Context:
         for i in range(self.layer_inputs.size()):
             if self.layer_inputs[i]:
                 self.layer_inputs[i] = 2
+
+    cdef int settle(self) except -1:
+        """Let libllama bring the last results into the batch's order. It does so when they are first read, and goes
+        by the settings of that moment: changed in between, they make it reach beyond its buffers.
+        """
+        llama_get_logits(self.ptr)
+        return 0
 
     def close(self) -> None:
         """Free the context.
@@ -385,6 +393,8 @@ cdef class Context:
         """Whether computations produce embeddings. Every token of a batch is then an output."""
         if value and self.ctx_type == "mtp":
             raise UnsupportedModel("NextN layers have no embeddings")
+        if value and self.pools_all_rows:
+            check_pooling(self.n_outputs_max, self.n_ubatch, self.n_seq_max)
         self.enter(False)
         llama_set_embeddings(self.ptr, bool(value))
         self.embeddings_on = bool(value)
@@ -408,10 +418,13 @@ cdef class Context:
                 f"the architecture {self.model_arch()!r} has no hidden state for NextN layers"
             )
         self.enter(True)
-        llama_set_embeddings_nextn(self.ptr, bool(value), bool(masked))
-        self.nextn_on = bool(value)
-        self.nextn_masked = bool(masked)
-        self.leave()
+        try:
+            self.settle()
+            llama_set_embeddings_nextn(self.ptr, bool(value), bool(masked))
+            self.nextn_on = bool(value)
+            self.nextn_masked = bool(masked)
+        finally:
+            self.leave()
 
     def set_embeddings_layer_inp(self, layer, value) -> None:
         """Whether computations keep the input of a layer for every token; draft heads read them.
@@ -429,6 +442,7 @@ cdef class Context:
             raise UnsupportedModel(f"the architecture {arch!r} does not hand out the input of layer {lid}")
         self.enter(True)
         try:
+            self.settle()
             llama_set_embeddings_layer_inp(self.ptr, lid, bool(value))
             self.layer_inputs[lid] = 1 if value else 0
         finally:

@@ -36,6 +36,7 @@ cdef dict CACHE_TYPES = {
 }
 cdef int64_t MAX_CELLS = (1 << 31) - 512  # libllama pads to 256 in 32 bits
 cdef int MAX_THREADS = 512                # ggml's limit
+cdef int64_t CELL_BYTES = 48              # what libllama notes about each position, at least (llama-kv-cells.h)
 
 
 cdef llama_context_params make_context_params(Model model, dict given) except *:
@@ -84,6 +85,11 @@ cdef llama_context_params make_context_params(Model model, dict given) except *:
     if model.arch == "t5" and params.n_seq_max > 1 and not params.kv_unified:
         raise InvalidRequest("several sequences of an encoder-decoder model need kv_unified=True",
                              name="kv_unified", value=False)
+    if params.n_ctx * CELL_BYTES > total_memory():  # it would be taken bit by bit, until the system ends the process
+        raise ContextError(
+            f"n_ctx={params.n_ctx} needs {params.n_ctx * CELL_BYTES >> 30} GiB for its bookkeeping alone; there are "
+            f"{total_memory() >> 30} GiB"
+        )
     check_context_sizes(model, &params)
     check_cache_types(model, &params)
     check_context_type(model, &params)
@@ -108,11 +114,16 @@ cdef int check_context_sizes(Model model, llama_context_params * params) except 
             f"n_rs_seq={params.n_rs_seq} needs an n_ubatch of at least {params.n_rs_seq + 2}, it is "
             f"{n_ubatch}", name="n_rs_seq", value=params.n_rs_seq,
         )
-    if pools_all_rows(model, params) and (n_outputs < n_ubatch or n_ubatch % params.n_seq_max):
+    if params.embeddings and pools_all_rows(model, params):
+        check_pooling(n_outputs, n_ubatch, params.n_seq_max)
+    return 0
+
+
+cdef int check_pooling(uint32_t n_outputs, uint32_t n_ubatch, uint32_t n_seq_max) except -1:
+    if n_outputs < n_ubatch or n_ubatch % n_seq_max:
         raise InvalidRequest(
             f"mean pooling adds up all rows of a micro-batch: n_outputs_max ({n_outputs}) must be at least n_ubatch "
-            f"({n_ubatch}), and that a multiple of n_seq_max ({params.n_seq_max})",
-            name="n_outputs_max", value=params.n_outputs_max,
+            f"({n_ubatch}), and that a multiple of n_seq_max ({n_seq_max})", name="n_outputs_max", value=n_outputs,
         )
     return 0
 
@@ -122,7 +133,9 @@ cdef bint pools_all_rows(Model model, llama_context_params * params):
     cdef int pooling = params.pooling_type
     if pooling == LLAMA_POOLING_TYPE_UNSPECIFIED:
         given = meta_value(model.handle, f"{model.arch}.pooling_type".encode())
-        pooling = int(given) if given is not None and given.isdecimal() else LLAMA_POOLING_TYPE_NONE
+        pooling = LLAMA_POOLING_TYPE_NONE
+        if given in ("1", "4"):  # what is no type at all may stand there as well
+            pooling = int(given)
     return pooling in (LLAMA_POOLING_TYPE_MEAN, LLAMA_POOLING_TYPE_RANK)
 
 

@@ -275,6 +275,7 @@ cdef bint attach_chain(Context context, llama_seq_id seq, SamplerChain chain) ex
     context.enter(True)
     begin_call()
     try:
+        context.settle()
         attached = llama_set_sampler(context.ptr, seq, ptr)
     finally:
         context.leave()
