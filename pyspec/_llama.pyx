@@ -54,6 +54,7 @@ from pyspec.machine import default_threads, total_memory
 
 include "binding/checks.pxi"
 include "binding/library.pxi"
+include "binding/architectures.pxi"
 include "binding/model.pxi"
 include "binding/vocab.pxi"
 include "binding/chat.pxi"

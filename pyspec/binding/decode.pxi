@@ -1,5 +1,13 @@
 # What stands between a batch and libllama: the checks, the call, the error.
 
+cdef dict DECODE_ERRORS = {
+    1: "there is no room in the memory for the batch (n_ctx is too small, or other sequences take the cells)",
+    2: "aborted",
+    -1: "the batch is invalid",
+    -2: "memory could not be allocated",
+    -3: "the computation failed",
+}
+
 
 cdef int check_can_decode(Context context, bint with_embd) except -1:
     """Refuse what the graph of this context asserts against."""

@@ -22,8 +22,6 @@ cdef dict ROPE_TYPES = {
     LLAMA_ROPE_TYPE_IMROPE: "imrope",
     LLAMA_ROPE_TYPE_VISION: "vision",
 }
-# Architectures the saver of llama.cpp ends the process for (llama-model-saver.cpp).
-cdef frozenset UNSAVABLE = frozenset({"gemma3n", "bitnet", "t5", "apertus", "step35"})
 
 
 cdef class ModelHandle:
