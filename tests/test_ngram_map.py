@@ -182,6 +182,12 @@ def test_a_fifth_value_replaces_the_rarest() -> None:
     assert k4v(occurrences(A, A, B, C, D, *[E] * 20)) == E
 
 
+def test_of_the_rarest_the_oldest_is_replaced() -> None:
+    """D is still counted when E has come, A is not: five more are enough for one and not for the other."""
+    assert k4v(occurrences(A, B, C, D, E, *[D] * 5)) == D
+    assert k4v(occurrences(A, B, C, D, E, *[A] * 5)) == []
+
+
 def test_young_occurrences_count() -> None:
     """A loop that is shorter than a value is seen when it has come round once."""
     assert k4v([*range(50, 60), 1, 2, 3, 4, 1, 2, 3, 4, 1, 2], size_m=48) == [3, 4, 1, 2] * 12

@@ -101,6 +101,18 @@ def test_a_sequence_that_was_misled_keeps_its_own_history() -> None:
     assert stage.propose(8, seq=1) == list(range(23, 31))
 
 
+def test_its_own_failures_are_not_the_tables() -> None:
+    pool = Pool()
+    stage = pool.stage
+    stage.feed([500, 501, 502, *range(600, 620), 500, 501, 502], seq=1)
+    for i in range(8):
+        assert len(stage.propose(8, seq=1)) == 8
+        stage.verify([2000 + i], seq=1)
+        stage.feed([*stage.tokens(seq=1), *range(3000 + 20 * i, 3020 + 20 * i), 500, 501, 502], seq=1)
+    stage.feed([*stage.tokens(seq=1), 1, 2, 3], seq=1)
+    assert stage.propose(8, seq=1) == list(range(10, 18))
+
+
 def test_acceptance_is_a_share_of_what_was_submitted() -> None:
     """Two of two are no failure, though eight were proposed."""
     assert rounds_that_mislead(Pool(), n_right=2, n_submitted=2) == 8
