@@ -1,6 +1,7 @@
 """Lossless speculative decoding for llama.cpp."""
 
 from pyspec import _loading as _loading  # first: it says what is missing when libllama can't be loaded
+from pyspec._llama import Model
 from pyspec.buildinfo import build_info
 from pyspec.engine import Chunk, Engine, Generation, Result, TokenLogprob
 from pyspec.errors import (
@@ -35,6 +36,7 @@ __all__ = [
     "Generation",
     "GrammarError",
     "InvalidRequest",
+    "Model",
     "ModelLoadError",
     "NGramCache",
     "NGramMapK",

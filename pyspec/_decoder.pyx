@@ -107,8 +107,6 @@ cdef class Decoder:
     """
 
     def __cinit__(self, Context target not None, speculators=(), *, check=None):
-        if target.memory_ptr == NULL:
-            raise UnsupportedModel(f"{target.model.path} keeps no memory of a text: it can't write one")
         target.enter(False)
         try:
             require_left_to_right(target)

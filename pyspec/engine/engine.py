@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NoReturn
 
 from pyspec._llama import Model
 from pyspec.engine.assembly import assemble
@@ -17,7 +17,7 @@ from pyspec.engine.prompt import prompt_tokens
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextFull, InvalidRequest
 from pyspec.sampling import DryCache, SamplingParams, build_chain
-from pyspec.speculation.config import check_integer
+from pyspec.speculation.config import check_callback, check_integer
 from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
 from pyspec.speculation.synthetic import Synthetic
 
@@ -91,6 +91,7 @@ class Engine:
         load_progress: LoadProgress | None = None,
     ) -> None:
         self._worker: Worker | None = None
+        check_callback(load_progress, "load_progress")
         specs = speculators_from(speculation, draft_model)
         for name, value, low in (
             ("n_batch", n_batch, 1),
@@ -197,6 +198,7 @@ class Engine:
             raise InvalidRequest(f"params must be a SamplingParams, not {params!r}", name="params", value=params)
         if n_draft_max is not None:
             check_integer(n_draft_max, "n_draft_max", 0)
+        check_callback(prompt_progress, "prompt_progress")
         tokens = prompt_tokens(prompt, self._model.vocab)
         n_ctx = self.config.target.n_ctx
         if len(tokens) >= n_ctx:
@@ -208,8 +210,9 @@ class Engine:
             )
         plan = build_chain(params, self._model.vocab, n_ctx=n_ctx, dry_cache=self._dry_cache)
         job = Job(tokens, params, plan, n_draft_max=n_draft_max, prompt_progress=prompt_progress)
+        generation = Generation(job, worker.cancel)  # first: should Ctrl-C come now, dropping it cancels the request
         worker.submit(job)
-        return Generation(job, worker.cancel)
+        return generation
 
     submit = stream
 
@@ -228,12 +231,15 @@ class Engine:
 
     def memory(self) -> dict[str, int]:
         """Bytes that models, caches and intermediate results take, target and draft: ``{"target.model": ..., ...}``."""
-        self._open_worker()
-        report: dict[str, int] = {}
-        for role, context in zip(("target", "draft"), self._contexts, strict=False):
-            for kind, size in context.memory_breakdown().items():
-                report[f"{role}.{kind}"] = size
-        return report
+
+        def look_up() -> dict[str, int]:
+            report: dict[str, int] = {}
+            for role, context in zip(("target", "draft"), self._contexts, strict=False):
+                for kind, size in context.memory_breakdown().items():
+                    report[f"{role}.{kind}"] = size
+            return report
+
+        return self._open_worker().ask(look_up)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -259,6 +265,9 @@ class Engine:
     def __del__(self) -> None:
         if getattr(self, "_worker", None) is not None:
             self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Engine can't be copied or pickled; open another one")
 
     def __repr__(self) -> str:
         if self.closed:

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from pyspec.errors import PyspecError
+from pyspec.errors import Busy, PyspecError
 from pyspec.sampling import SamplerPlan, SamplingParams
 from pyspec.speculation.stats import Stats
 
@@ -108,6 +108,7 @@ class Job:
         self.stats = Stats(prompt_tokens=len(prompt))
         self.changed = threading.Condition()
         self.cancelled = False
+        self.thread: threading.Thread | None = None  # the engine's, once it is queued
         self.chunks: deque[Chunk] = deque()
         self.result: Result | None = None
         self.error: BaseException | None = None
@@ -158,6 +159,8 @@ class Generation:
         job = self._job
         try:
             with job.changed:
+                if not job.chunks:
+                    self._refuse_own_thread()
                 while not job.chunks and not job.done:
                     job.changed.wait()
                 if job.chunks:
@@ -178,15 +181,17 @@ class Generation:
         Raises:
             TimeoutError: it is not done by then. The request goes on; `cancel` ends it.
             PyspecError: the request failed.
+            Busy: called by the engine's own thread (a speculator, or a progress callback), which would wait for itself.
         """
         job = self._job
         deadline = None if timeout is None else time.monotonic() + timeout
         with job.changed:
+            self._refuse_own_thread()
             while not job.done:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"the request is not done after {timeout} s; it goes on")
-                job.changed.wait(left)
+                job.changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
         if job.error is not None:
             raise job.error
         assert job.result is not None
@@ -211,13 +216,36 @@ class Generation:
         if job is not None and not job.done:
             self._cancel(job)
 
+    def _refuse_own_thread(self) -> None:
+        job = self._job
+        if not job.done and threading.current_thread() is job.thread:
+            raise Busy(
+                "a speculator or progress callback waits for a request to the engine that waits for it; give it an "
+                "engine of its own"
+            )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Generation can't be copied or pickled; its result() can")
+
     def __repr__(self) -> str:
         state = "done" if self.done else "running"
         return f"<Generation {state}, {self.stats.completion_tokens} tokens>"
 
 
+class CallbackError(Exception):
+    """Carries what a callback of the caller's raised through the engine; the caller gets to see `error` itself."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def outcome_error(error: BaseException) -> BaseException:
-    """The error as the caller should see it: pyspec's own as they are, others with a word on where they come from."""
+    """The error as the caller should see it: pyspec's own and the caller's as they are, others with a word on where
+    they come from.
+    """
+    if isinstance(error, CallbackError):
+        return error.error
     if isinstance(error, PyspecError | MemoryError):
         return error
     wrapped = PyspecError(f"the engine failed: {type(error).__name__}: {error}")

@@ -35,6 +35,12 @@ class Loaded:
 
 def load_model(path: str | os.PathLike[str], role: str, progress: LoadProgress | None, **options: Any) -> Model:
     """Opens a GGUF file, or a registered model by name; `role` ("target", "draft") is what progress is told."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidRequest(
+            f"the {role} must be a GGUF file or a name that `pyspec models list` knows, not {path!r}",
+            name=role,
+            value=path,
+        )
     callback = None if progress is None else (lambda done: progress(role, done))
     return Model(str(resolve(path)), progress=callback, **options)
 

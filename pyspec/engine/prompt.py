@@ -22,9 +22,11 @@ def prompt_tokens(prompt: str | bytes | Sequence[int], vocab: Vocab) -> list[int
     Raises:
         InvalidRequest: nothing in it, not UTF-8, not a token id of this vocabulary, or not a prompt at all.
     """
+    if isinstance(prompt, bytearray):
+        prompt = bytes(prompt)
     if isinstance(prompt, str | bytes):
         tokens = vocab.tokenize(_text(prompt), add_special=True, parse_special=True) if prompt else []
-    elif isinstance(prompt, Sequence) or hasattr(prompt, "__array__"):
+    elif not isinstance(prompt, memoryview) and (isinstance(prompt, Sequence) or getattr(prompt, "ndim", 0) == 1):
         tokens = [_token(token, vocab.n_tokens, at) for at, token in enumerate(prompt)]
     else:
         raise InvalidRequest(f"a prompt is text or token ids, not {type(prompt).__name__}", name="prompt", value=prompt)
@@ -49,6 +51,8 @@ def _text(prompt: str | bytes) -> str:
 
 def _token(token: object, n_tokens: int, at: int) -> int:
     try:
+        if isinstance(token, bool):
+            raise TypeError
         value = operator.index(token)  # type: ignore[arg-type]
     except TypeError:
         raise InvalidRequest(f"prompt[{at}] is no token id: {token!r}", name="prompt", value=token) from None

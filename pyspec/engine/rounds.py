@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspec.engine.generation import Chunk, FinishReason, Job, Result, TokenLogprob
+from pyspec.engine.generation import CallbackError, Chunk, FinishReason, Job, Result, TokenLogprob
 from pyspec.engine.text import TextAssembler
 from pyspec.errors import ContextFull, DecodeError, PyspecError
 from pyspec.speculation.budget import draft_budget
@@ -99,7 +99,10 @@ class Run:
             return
         n_left = self._decoder.pending(self.seq)
         if self.job.prompt_progress is not None:
-            self.job.prompt_progress(len(self.job.prompt) - n_left, len(self.job.prompt))
+            try:
+                self.job.prompt_progress(len(self.job.prompt) - n_left, len(self.job.prompt))
+            except BaseException as error:
+                raise CallbackError(error) from error
         if n_left == 0:
             self._settle()
             self._emit(first=True)

@@ -85,6 +85,12 @@ class DraftModel:
         return asdict(self)
 
 
+def check_callback(value: object, name: str) -> None:
+    """Raises InvalidRequest unless the value is None or can be called."""
+    if value is not None and not callable(value):
+        raise InvalidRequest(f"{name} must be a function or None, not {value!r}", name=name, value=value)
+
+
 def check_integer(value: object, name: str, low: int, high: int = 2**31 - 1) -> int:
     """The value, if it is an integer from low to high; InvalidRequest otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 _log = logging.getLogger("pyspec.speculation")
@@ -65,8 +66,8 @@ class GuardedSpeculator:
         """The draft for one sequence; empty when the speculator failed."""
         try:
             (draft,) = self._speculator.propose([request])
-            return [int(token) for token in draft]
-        except Exception:
+            return [int(token) for token in islice(draft, request.n_max)]
+        except BaseException:  # a sys.exit() in there must not end the engine's thread either
             if self.failures == 0:
                 _log.exception("speculator %s failed; the request goes on without its draft", self.name)
             self.failures += 1
