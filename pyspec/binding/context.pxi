@@ -411,17 +411,18 @@ cdef class Context:
             value: on or off.
         """
         cdef uint32_t lid = as_int("layer", layer, 0, self.layer_inputs.size() - 1)
+        cdef bint on = bool(value)
         arch = self.model_arch()
-        if value and self.ctx_type == "mtp":
+        if on and self.ctx_type == "mtp":
             raise UnsupportedModel("NextN layers do not hand out the inputs of the trunk's layers")
         last = lid == self.layer_inputs.size() - 1
-        if value and arch not in (LAST_LAYER_INPUT_ARCHS if last else LAYER_INPUT_ARCHS):
+        if on and arch not in (LAST_LAYER_INPUT_ARCHS if last else LAYER_INPUT_ARCHS):
             raise UnsupportedModel(f"the architecture {arch!r} does not hand out the input of layer {lid}")
         self.enter(True)
         try:
             self.settle()
-            llama_set_embeddings_layer_inp(self.ptr, lid, bool(value))
-            self.layer_inputs[lid] = 1 if value else 0
+            llama_set_embeddings_layer_inp(self.ptr, lid, on)
+            self.layer_inputs[lid] = on
         finally:
             self.leave()
 

@@ -90,6 +90,7 @@ cdef int fill_sequences(
 
 cdef int fill_outputs(object outputs, size_t n, vector[int8_t] & out) except -1:
     cdef size_t i
+    cdef bint flag
     out.resize(n)
     if outputs is None:
         out[n - 1] = 1
@@ -102,7 +103,9 @@ cdef int fill_outputs(object outputs, size_t n, vector[int8_t] & out) except -1:
                 f"outputs has {len(flags)} entries for {n} tokens", name="outputs", value=outputs
             )
         for i in range(n):
-            out[i] = 1 if flags[i] else 0
+            # `out[i] = 1 if ... else 0` would be a reference to a temporary in Cython's C++.
+            flag = flags[i]
+            out[i] = flag
     return 0
 
 
