@@ -85,6 +85,7 @@ def assemble(
         require_text_model(model, "target")
         if implied and not can_remove_tail(model):
             specs = []
+            n_draft_max = 0
         if specs:
             require_tail_removal(model, "target")
         tgt = open_target(

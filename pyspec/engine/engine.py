@@ -15,13 +15,14 @@ from pyspec.engine.generation import Generation, Job, Result
 from pyspec.engine.loading import LoadProgress
 from pyspec.engine.prompt import prompt_tokens
 from pyspec.engine.worker import Worker
-from pyspec.errors import Closed, ContextFull, InvalidRequest
+from pyspec.errors import Closed, ContextError, ContextFull, InvalidRequest
 from pyspec.sampling import DryCache, SamplingParams, build_chain
 from pyspec.speculation.config import check_callback, check_integer
 from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
 from pyspec.speculation.synthetic import Synthetic
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_process: int | None = None  # in which libllama's threads were started
 
 
 class Engine:
@@ -66,7 +67,7 @@ class Engine:
         VocabMismatch: the draft model has another vocabulary.
         UnsupportedModel: a model can't do what it is given for.
         InvalidRequest: a parameter is out of range, or two contradict each other.
-        ContextError: libllama can't create a context like that.
+        ContextError: libllama can't create a context like that, or not after a fork.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Engine:
             raise InvalidRequest(
                 f"draft_length must be 'auto' or 'fixed', not {draft_length!r}", name="draft_length", value=draft_length
             )
+        _require_own_threads()
         adaptive = bool(specs) and (draft_length or ("auto" if speculation == "auto" else "fixed")) == "auto"
 
         assembly = assemble(
@@ -279,6 +281,18 @@ class Engine:
         if self._worker is None:
             raise Closed("the engine is closed; open a new one")
         return self._worker
+
+
+def _require_own_threads() -> None:
+    """OpenMP's threads do not survive a fork, and the first computation in the child would wait for them for ever."""
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    elif _process != os.getpid():
+        raise ContextError(
+            "this process was forked from one in which an engine had been opened, and libllama's threads stayed there; "
+            "start processes with multiprocessing's 'spawn' method"
+        )
 
 
 def _close_all() -> None:

@@ -133,7 +133,10 @@ class Worker:
 
     def _require_process(self) -> None:
         if os.getpid() != self._process:
-            raise Closed("the engine's thread stayed behind when this process was forked; open an engine here")
+            raise Closed(
+                "the engine's thread stayed behind when this process was forked; start processes with "
+                "multiprocessing's 'spawn' method and open engines there"
+            )
 
     def _require_open(self) -> None:
         if self._failure is not None:
