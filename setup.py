@@ -83,7 +83,7 @@ class CMake:
             f"-DPYSPEC_VERSION={project.get_version()}",
             f"-DPYSPEC_LLAMA_CPP={source.path}",
             f"-DPYSPEC_LLAMA_COMMIT={source.commit or ''}",
-            f"-DPYSPEC_CMAKE_ARGS={users}",
+            f"-DPYSPEC_CMAKE_ARGS={json.dumps(users)}",
             *self.generator(),
             *extra,
             *shlex.split(users),

@@ -42,14 +42,26 @@ class TestFailingBuilds:
     )
     def test_cmakes_own_message_is_shown(self, arguments: str, message: str, tmp_path: Path) -> None:
         project = copy_project(tmp_path / "project", linked_source=True)
-        result = run(
-            [sys.executable, "setup.py", "build_ext", "--inplace"], cwd=project, CMAKE_ARGS=arguments
-        )
+        result = run([sys.executable, "setup.py", "build_ext", "--inplace"], cwd=project, CMAKE_ARGS=arguments)
         assert result.returncode != 0
         assert message in result.stderr
         assert "error: CMake could not configure pyspec" in result.stderr.splitlines()[-1]
         assert arguments in result.stderr.splitlines()[-1]
         assert "Traceback" not in result.stderr
+
+    def test_arguments_are_recorded_as_they_were(self, tmp_path: Path) -> None:
+        project = copy_project(tmp_path / "project", linked_source=True)
+        arguments = '-DCMAKE_CXX_FLAGS="-DA=\\"b c\\"" \n -DLIST="a;b" -DGGML_LLAMAFILE=off'
+        script = (
+            "import sys, setuptools; sys.argv = ['setup.py', '--version']; import setup; "
+            "command = setup.BuildNative(setuptools.Distribution({'version': '1'})); setup.CMake(command).configure()"
+        )
+        succeed([sys.executable, "-c", script], cwd=project, CMAKE_ARGS=arguments)
+        (written,) = project.glob("build/*/_build_info.py")
+        values: dict[str, object] = {}
+        exec(written.read_text(), values)
+        assert values["cmake_args"] == arguments
+        assert "GGML_LLAMAFILE" not in values["ggml_options"]  # type: ignore[operator]
 
     def test_a_missing_tool_is_named(self, tmp_path: Path) -> None:
         project = copy_project(tmp_path / "project", linked_source=True)
@@ -102,11 +114,7 @@ class TestLibraries:
         if not Path("/proc/self/maps").exists():
             pytest.skip("needs /proc")
         code = "import pyspec; print(open('/proc/self/maps').read())"
-        loaded = {
-            line.split()[-1]
-            for line in succeed([sys.executable, "-c", code]).splitlines()
-            if "-pyspec" in line
-        }
+        loaded = {line.split()[-1] for line in succeed([sys.executable, "-c", code]).splitlines() if "-pyspec" in line}
         assert loaded == {str(path) for path in (PACKAGE / "lib").glob("lib*-pyspec.so")}
 
 
@@ -143,15 +151,11 @@ class TestImport:
         assert last.startswith("ImportError: pyspec's native modules are not built for Python")
         assert "make build" in last
 
-    @pytest.mark.parametrize(
-        ("library", "advice"), [("libcublas.so.13", "nvidia-cublas"), ("libcuda.so.1", "driver")]
-    )
+    @pytest.mark.parametrize(("library", "advice"), [("libcublas.so.13", "nvidia-cublas"), ("libcuda.so.1", "driver")])
     def test_missing_cuda_libraries_are_explained(self, library: str, advice: str) -> None:
         from pyspec._loading import explain
 
-        message = explain(
-            ImportError(f"{library}: cannot open shared object file: No such file or directory")
-        )
+        message = explain(ImportError(f"{library}: cannot open shared object file: No such file or directory"))
         assert library in message
         assert advice in message
 
@@ -211,8 +215,6 @@ class TestWheel:
         python = tmp_path / "env" / "bin" / "python"
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         site = tmp_path / "env" / "lib" / version / "site-packages"
-        succeed(
-            [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", site, wheel]
-        )
+        succeed([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", site, wheel])
         (site / "numpy.pth").write_text("\n".join(site_folders()))
         check_installed(python, tmp_path)
