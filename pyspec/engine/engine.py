@@ -70,6 +70,8 @@ class Engine:
         ContextError: libllama can't create a context like that, or not after a fork.
     """
 
+    _worker: Worker | None = None  # until the constructor has succeeded
+
     def __init__(
         self,
         target: str | os.PathLike[str] | Model,
@@ -91,7 +93,6 @@ class Engine:
         synthetic: Synthetic | None = None,
         load_progress: LoadProgress | None = None,
     ) -> None:
-        self._worker: Worker | None = None
         check_callback(load_progress, "load_progress")
         specs = speculators_from(speculation, draft_model)
         for name, value, low in (
@@ -265,7 +266,7 @@ class Engine:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_worker", None) is not None:
+        if self._worker is not None:
             self.close()
 
     def __reduce__(self) -> NoReturn:
