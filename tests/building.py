@@ -110,6 +110,7 @@ def check_wheel(file: Path) -> None:
         ".py",
         ".pyi",
         ".so",
+        ".txt",
         ".typed",
         ".1",
     }

@@ -6,8 +6,9 @@ network and nothing cached) the tests that need it are skipped and say so; every
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,18 @@ os.environ["PYSPEC_CHECK"] = "1"
 # libgomp's threads spin while they wait for each other. On a machine that has other things to do that makes a decode
 # ten times as slow; the suite measures nothing, so its threads sleep instead.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Commands run in this process set logging up for a terminal; the next test gets it as it was."""
+    loggers = [logging.getLogger(name) for name in ("pyspec", "pyspec.llama")]
+    before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def _model(name: str) -> Callable[[], Path]:

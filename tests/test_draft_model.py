@@ -18,7 +18,7 @@ REPEAT = chatml("Repeat this sentence ten times: The quick brown fox jumps over 
 
 @pytest.fixture(scope="module")
 def self_engine(smollm2: Path) -> Iterator[Engine]:
-    with Engine(smollm2, draft_model=smollm2, n_ctx=1024) as engine:
+    with Engine(smollm2, draft_model=smollm2, draft_length="fixed", n_ctx=1024) as engine:
         yield engine
 
 
@@ -150,11 +150,9 @@ def test_a_draft_with_its_own_cache_type(smollm2: Path, plain: Result) -> None:
 
 def test_the_same_cache_type_on_both_sides_of_the_comparison(smollm2: Path) -> None:
     with Engine(
-        smollm2, draft_model=smollm2, n_ctx=1024, type_k="q8_0", type_v="q8_0", flash_attn="on"
+        smollm2, draft_model=smollm2, draft_length="fixed", n_ctx=1024, type_k="q8_0", type_v="q8_0", flash_attn="on"
     ) as engine:
-        assert (
-            engine.generate(STORY, GREEDY).token_ids == engine.generate(STORY, GREEDY, n_draft_max=0).token_ids
-        )
+        assert engine.generate(STORY, GREEDY).token_ids == engine.generate(STORY, GREEDY, n_draft_max=0).token_ids
 
 
 def test_you_are(smollm2: Path) -> None:

@@ -27,7 +27,7 @@ LONG_PROMPT = chatml("Summarise: " + "The water cycle moves water around the pla
 
 @pytest.fixture(scope="module")
 def engine(smollm2: Path) -> Iterator[Engine]:
-    with Engine(smollm2, draft_model=smollm2, n_ctx=4096) as engine:
+    with Engine(smollm2, draft_model=smollm2, draft_length="fixed", n_ctx=4096) as engine:
         yield engine
 
 
@@ -140,7 +140,8 @@ def test_other_threads_run_while_a_prompt_is_read(engine: Engine) -> None:
         time.sleep(0.01)
         ticks += 1
     elapsed = time.monotonic() - t0
-    assert elapsed > 0.2 and ticks > 0.8 * 0.8 * elapsed / 0.01
+    # Were the GIL held, there would be a tick or two per decode; a busy machine may take most of them.
+    assert elapsed > 0.2 and ticks > 0.25 * elapsed / 0.01
 
 
 def test_a_drafter_that_raises_in_the_progress_callback_fails_that_request_only(engine: Engine) -> None:
@@ -172,7 +173,7 @@ def test_ctrl_c(smollm2: Path, moment: str) -> None:
         text = "The water cycle moves water around the planet. " * (380 if moment == "prompt" else 1)
         params = SamplingParams(temperature=0.0, max_tokens=3000, ignore_eos=True)
         short = SamplingParams(temperature=0.0, max_tokens=8)
-        with Engine({str(smollm2)!r}, draft_model={str(smollm2)!r}) as engine:
+        with Engine({str(smollm2)!r}, draft_model={str(smollm2)!r}, draft_length="fixed") as engine:
             before = engine.generate("Hello", short).token_ids
             def interrupt():
                 time.sleep(0.5)
@@ -191,9 +192,7 @@ def test_ctrl_c(smollm2: Path, moment: str) -> None:
                 assert engine.generate("Hello", short).token_ids == before
                 print("interrupted and well")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "interrupted and well", done.stderr
 
 
@@ -201,7 +200,7 @@ def test_ctrl_c(smollm2: Path, moment: str) -> None:
 
 
 def test_a_closed_engine(smollm2: Path) -> None:
-    engine = Engine(smollm2, draft_model=smollm2, n_ctx=256)
+    engine = Engine(smollm2, draft_model=smollm2, draft_length="fixed", n_ctx=256)
     generation = engine.stream(PROMPTS[0], LONG)
     next(generation)
     engine.close()
@@ -242,7 +241,7 @@ def test_an_engine_nobody_holds_any_more_ends(smollm2: Path) -> None:
 def test_the_interpreter_may_end_in_mid_request(smollm2: Path) -> None:
     script = f"""
         from pyspec import Engine, SamplingParams
-        engine = Engine({str(smollm2)!r}, draft_model={str(smollm2)!r})
+        engine = Engine({str(smollm2)!r}, draft_model={str(smollm2)!r}, draft_length="fixed")
         generation = engine.stream("Once upon a time", SamplingParams(max_tokens=3000, ignore_eos=True))
         next(generation)
         print("leaving")
@@ -268,7 +267,7 @@ def test_opening_and_closing_leaves_nothing_behind(smollm2: Path) -> None:
             return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
         sizes = []
         for _ in range(20):
-            with Engine({str(smollm2)!r}, draft_model={str(smollm2)!r}, n_ctx=512) as engine:
+            with Engine({str(smollm2)!r}, draft_model={str(smollm2)!r}, draft_length="fixed", n_ctx=512) as engine:
                 engine.generate("Once upon a time", SamplingParams(max_tokens=8, temperature=0.0))
             gc.collect()
             sizes.append(rss())

@@ -249,7 +249,7 @@ def test_a_draft_that_is_none_never_reaches_the_target(
     if isinstance(bad, list) and isinstance(bad[0], int):
         assert result.stats.drafted == result.stats.accepted > 0 and result.stats.draft_failures == 0
     else:
-        assert result.stats.draft_failures > 0 or isinstance(bad, list) and bad == [1.5]
+        assert result.stats.draft_failures > 0 or (isinstance(bad, list) and bad == [1.5])
 
 
 def test_a_drafter_that_raises_fails_no_request(engine: Engine, plain: Result, puppet: drafters.Puppet) -> None:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from pyspec._llama import Context, Model
 from vocab_files import spm_tokens, write_vocab
 
+from pyspec._llama import Context, Model
 from pyspec.errors import GrammarError, InvalidRequest
 from pyspec.sampling import DryCache, SamplerPlan, SamplingParams, build_chain
 
