@@ -12,7 +12,7 @@ editable := $(VENV)/.pyspec-editable
 # The build finds cmake and ninja on the path, these first.
 export PATH := $(abspath $(bin)):$(PATH)
 
-PROMPT ?= Explain in a few paragraphs why the sky is blue.
+PROMPT ?= Write a short story about a lighthouse keeper who finds a message in a bottle.
 
 # What pyproject.toml lists, to build with and to run with. (tomllib came with Python 3.11; pip carries its
 # predecessor.)
