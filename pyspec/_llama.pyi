@@ -652,8 +652,8 @@ class Context:
     def reset_perf(self) -> None:
         """Set the counters of :meth:`perf` to zero."""
     def memory_breakdown(self) -> dict[str, int]:
-        """Bytes on all devices: ``"model"``, the weights; ``"context"``, this context's memory and results;
-        ``"compute"``, intermediate results.
+        """Bytes on all devices: ``"model"``, the weights; ``"context"``, the memory of the sequences; ``"compute"``,
+        intermediate results. The results themselves (n_outputs_max rows of logits) are not in it.
         """
 
 class Batch:

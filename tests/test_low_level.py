@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_stage import LENGTH, N_MAX, N_SEQ, PROMPTS, SAMPLING, Stage, room, scripted, verify
+import tiny_models
+from decoder_stage import LENGTH, N_MAX, N_SEQ, N_VOCAB, PROMPTS, SAMPLING, Stage, room, scripted, verify
 from decoder_stage import dense as dense
 from decoder_stage import stage as stage
 from decoder_stage import window as window
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
+from pyspec._llama import Model
 
 # -- several sequences -----------------------------------------------------------------------------------------------
 
@@ -128,6 +130,32 @@ def test_drafts_longer_than_the_micro_batch(window: Stage, n_ubatch: int) -> Non
             decoder.verify()
             written += decoder.result(0)[0]
         assert written == expected[: len(written)]
+
+
+# -- vocabularies of other sizes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_vocab", [N_VOCAB + 64, N_VOCAB - 64])
+def test_a_draft_with_more_or_fewer_tokens(dense: Stage, tmp_path: Path, n_vocab: int) -> None:
+    """Padding: ids only the draft has are never proposed; ids it lacks make it fail, and nothing else."""
+    path = tmp_path / "draft.gguf"
+    tiny_models.llama(path, seed=2, n_layer=2, head=False, n_vocab=n_vocab)
+    with Model(str(path)) as model, dense.context(model, n_seq=1) as draft_context:
+        runner = DraftRunner(draft_context, N_VOCAB, n_max=N_MAX)
+        decoder = Decoder(dense.context(n_seq=1), [runner])
+        drafted: list[int] = []
+        for prompt in PROMPTS[:4]:
+            decoder.begin(0, prompt, dense.plan())
+            written: list[int] = []
+            while len(written) < LENGTH:
+                decoder.plan(0, budget=room(decoder, 0, written), prompt_rows=100)
+                decoder.propose(0)
+                drafted += decoder.drafted(0)
+                decoder.verify()
+                written += decoder.result(0)[0]
+            assert written == list(dense.continuation(prompt))
+        assert len(drafted) > 20 and max(drafted) < min(n_vocab, N_VOCAB)
+        assert (decoder.counts()["draft_failures"] > 0) == (n_vocab < N_VOCAB)
 
 
 # -- failing decodes -------------------------------------------------------------------------------------------------

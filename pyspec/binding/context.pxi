@@ -577,8 +577,8 @@ cdef class Context:
         self.leave()
 
     def memory_breakdown(self) -> dict[str, int]:
-        """Bytes on all devices: ``"model"``, the weights; ``"context"``, this context's memory and results;
-        ``"compute"``, intermediate results.
+        """Bytes on all devices: ``"model"``, the weights; ``"context"``, the memory of the sequences; ``"compute"``,
+        intermediate results. The results themselves (n_outputs_max rows of logits) are not in it.
         """
         cdef llama_memory_breakdown parts
         cdef size_t model = 0, context = 0, compute = 0

@@ -21,6 +21,8 @@ from pyspec.speculation.config import check_callback, check_integer
 from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
 from pyspec.speculation.synthetic import Synthetic
 
+SIZE_OF_LOGIT = 4  # bytes; libllama leaves the rows of logits out of its report
+
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _process: int | None = None  # in which libllama's threads were started
 
@@ -233,13 +235,18 @@ class Engine:
         return prompt_tokens(prompt, self._model.vocab)
 
     def memory(self) -> dict[str, int]:
-        """Bytes that models, caches and intermediate results take, target and draft: ``{"target.model": ..., ...}``."""
+        """Bytes taken by target and draft, by kind: ``{"target.model": ..., "draft.logits": ..., ...}``.
+
+        ``model`` are the weights, ``context`` is the cache, ``compute`` intermediate results, and ``logits`` the rows
+        of results that are kept.
+        """
 
         def look_up() -> dict[str, int]:
             report: dict[str, int] = {}
             for role, context in zip(("target", "draft"), self._contexts, strict=False):
                 for kind, size in context.memory_breakdown().items():
                     report[f"{role}.{kind}"] = size
+                report[f"{role}.logits"] = context.n_outputs_max * context.n_vocab * SIZE_OF_LOGIT
             return report
 
         return self._open_worker().ask(look_up)
