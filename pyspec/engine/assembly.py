@@ -121,7 +121,7 @@ def assemble(
         decoder = Decoder(tgt.context, [s for s in speculators if isinstance(s, CompiledSpeculator)])
         if synthetic is not None:
             decoder.set_synthetic(conditional(synthetic.for_drafts_of(n_draft_max)), synthetic.seed)
-        controller = _controller(tgt, dft, speculators, n_draft_max) if adaptive and specs else None
+        controller = _controller(tgt, speculators, n_draft_max) if adaptive and specs else None
     except BaseException:
         _release(opened, owned)
         raise
@@ -157,17 +157,27 @@ def assemble(
 
 
 def _controller(
-    tgt: Loaded, dft: Loaded | None, speculators: Sequence[GuardedSpeculator | CompiledSpeculator], n_draft_max: int
+    tgt: Loaded, speculators: Sequence[GuardedSpeculator | CompiledSpeculator], n_draft_max: int
 ) -> LengthController:
-    """A controller that has had a first look at what decodes cost."""
     n_rows_max = min(tgt.context.n_batch, tgt.context.n_outputs_max)
     n_model = next((s.n_max for s in speculators if isinstance(s, DraftRunner)), 0)
-    controller = LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max)
-    rows = [n for n in TRIAL_ROWS if n < n_rows_max]
-    measure_decodes(tgt.context, [*rows, n_rows_max], controller.verify, outputs=True)
-    if dft is not None:
-        measure_decodes(dft.context, [1, 2, 32], controller.draft, outputs=False)
-    return controller
+    return LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max)
+
+
+def look_at_costs(assembly: Assembly) -> None:
+    """Gives an adaptive engine's controller a first idea of what decodes cost; to be called in the engine's thread.
+
+    In no other: a thread that has computed once keeps helpers of its own (libgomp's), and where all of them together
+    are more than there are processors they stop spinning while they wait, which costs every decode a third.
+    """
+    controller = assembly.setup.chain.controller
+    if controller is None:
+        return
+    rows = [n for n in TRIAL_ROWS if n < controller.n_rows_max]
+    target, *drafts = assembly.contexts
+    measure_decodes(target, [*rows, controller.n_rows_max], controller.verify, outputs=True)
+    for draft in drafts:
+        measure_decodes(draft, [1, 2, 32], controller.draft, outputs=False)
 
 
 def _release(opened: list[Loaded], owned: list[Model]) -> None:

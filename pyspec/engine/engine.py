@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Literal, NoReturn
 
 from pyspec._llama import Model
-from pyspec.engine.assembly import assemble
+from pyspec.engine.assembly import assemble, look_at_costs
 from pyspec.engine.generation import Generation, Job, Result
 from pyspec.engine.loading import LoadProgress
 from pyspec.engine.prompt import prompt_tokens
@@ -146,6 +146,11 @@ class Engine:
         self._dry_cache = DryCache()
         self._worker = Worker(assembly.setup, assembly.contexts, assembly.release)
         _open_engines.add(self)
+        try:
+            self._worker.ask(lambda: look_at_costs(assembly))
+        except BaseException:
+            self.close()
+            raise
 
     # -- requests ------------------------------------------------------------------------------------------------
 
