@@ -354,7 +354,7 @@ cdef class Decoder:
         counts = {
             "target_calls": self.calls, "target_rows": self.rows,
             "verify_us": self.verify_us, "sampling_us": self.sampling_us,
-            "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0,
+            "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0, "draft_read_us": 0,
         }
         for speculator in self.speculators:
             counts.update(speculator.counts())

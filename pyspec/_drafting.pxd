@@ -44,6 +44,7 @@ cdef class DraftRunner(CompiledSpeculator):
     cdef int64_t rows
     cdef int64_t failures
     cdef int64_t time_us
+    cdef int64_t read_us                # of that, in decodes that caught up on more than a round
     cdef int64_t decode_us              # of that, inside libllama's decode
 
     cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil

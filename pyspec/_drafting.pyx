@@ -133,6 +133,7 @@ cdef class DraftRunner:
         return {
             "draft_calls": self.calls, "draft_rows": self.rows, "draft_failures": self.failures,
             "draft_us": self.time_us, "draft_decode_us": self.decode_us,
+            "draft_read_us": self.read_us,
         }
 
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
@@ -415,6 +416,8 @@ cdef class DraftRunner:
         cdef int32_t code = decode_and_wait(self.context.ptr, self.batch)
         t0 = llama_time_us() - t0
         self.decode_us += t0
+        if self.n_rows > 2 * <int32_t> self.marks.size():  # a prompt, or what others drafted
+            self.read_us += t0
         self.call_rows.push_back(self.n_rows)
         self.call_us.push_back(t0)
         self.calls += 1

@@ -252,6 +252,7 @@ class Run:
             return
         stats.decode_ms += elapsed
         stats.draft_ms += propose_ms
+        stats.draft_read_ms += work["draft_read_us"] / 1000.0
         stats.verify_ms += work["verify_us"] / 1000.0
         stats.sampling_ms += work["sampling_us"] / 1000.0
         stats.libllama_ms += (work["draft_decode_us"] + work["verify_us"]) / 1000.0

@@ -66,6 +66,8 @@ class Stats:
         prefill_ms: reading the prompt, up to the first token.
         decode_ms: everything after it.
         draft_ms, verify_ms, sampling_ms: of decode_ms, in drafting, in target decodes, in choosing tokens.
+        draft_read_ms: of draft_ms, the draft model's reading of the prompt, when it first drafts, and of longer stretches
+            that others drafted.
         python_ms: the rest of decode_ms: policy, text, hand-over.
         libllama_ms: of decode_ms, inside decodes of either model.
         draft_length: where lengths are chosen by what pays: what the controller believes decodes and tokens are worth,
@@ -86,6 +88,7 @@ class Stats:
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     draft_ms: float = 0.0
+    draft_read_ms: float = 0.0
     verify_ms: float = 0.0
     sampling_ms: float = 0.0
     libllama_ms: float = 0.0
