@@ -541,6 +541,7 @@ def test_biases_that_forbid_everything(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
+        (["-m", "", "-p", "x"], 1, "no such model: '' is not a file"),
         (["-c", "64", "-p", "once upon a time " * 100], 1, "the context holds 64"),
         (["-md", "draft-other-size", "-p", "x"], 1, "size is 256 in the target, 768 in the draft"),
         (["-md", "draft-other-texts", "-p", "x"], 1, "token 100"),

@@ -137,7 +137,7 @@ def resolve(name_or_path: str | os.PathLike[str], progress: Progress | None = No
             f"Run 'pyspec models fetch {name_or_path}' without it.\n{by_hand(source)}"
         )
     path = Path(name_or_path).expanduser()
-    if not path.exists():
+    if not os.fspath(name_or_path) or not path.exists():
         raise ModelLoadError(f"no such model: {str(name_or_path)!r} is not a file{_hint(name_or_path)}", path=str(path))
     return path
 

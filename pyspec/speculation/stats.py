@@ -51,7 +51,8 @@ class Stats:
     """A request in numbers. Times are milliseconds, rates are fractions.
 
     The prompt's last decode gives the first token, each round after it at least one more:
-    ``completion_tokens == 1 + rounds + accepted``, less what a stop string or a limit cut off (``discarded_tokens``).
+    ``completion_tokens == 1 + rounds + accepted``, less what a stop string cut off (``discarded_tokens``), and less one
+    where the last round ended at a drafted end-of-generation or stop token, behind which nothing is sampled.
 
     Attributes:
         prompt_tokens: tokens of the prompt.
@@ -144,7 +145,7 @@ class Stats:
     @property
     def tokens_per_round(self) -> float:
         """Tokens each target decode after the prompt gave on average; 1 without speculation."""
-        return 1.0 + self.accepted / self.rounds if self.rounds else 0.0
+        return (self.completion_tokens + self.discarded_tokens - 1) / self.rounds if self.rounds else 0.0
 
     @property
     def draft_rows_per_round(self) -> float:
