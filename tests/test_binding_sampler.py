@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -342,7 +343,7 @@ def test_multi_byte_characters(vocab):
         ("root ::= )", ""), ("root ::= *", ""), ("root ::= \\", ""), ("root ::= [\\", ""), ("::= 1", "name"),
         ('root ::= "a"{99999}', "repetitions"), ("root ::= <[99999999999]>", ""), ("root ::= <|no such token|>", ""),
         ("root ::= " + "(" * 300 + '"a"' + ")" * 300, "parentheses"),
-        ('root ::= "a"\n' + "".join(f'r{i} ::= "a"\n' for i in range(20001)), "rules"),
+        ('root ::= "a"\n' + "".join(f'r{i} ::= "a"\n' for i in range(8000)), "rules"),
     ],
     ids=lambda x: x[:20],
 )  # fmt: skip
@@ -362,11 +363,28 @@ def test_grammar_arguments(vocab):
     assert allowed(Sampler.grammar(vocab, 'a ::= "x"\n' + YES_NO, "a"), vocab) == {"x"}
 
 
+def rules_in_a_row(n):
+    return "root ::= r1\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(1, n - 1)) + f'r{n - 1} ::= "z"\n'
+
+
 def test_deep_but_allowed_grammar(vocab):
     text = "root ::= " + "(" * 200 + '"a"' + ")" * 200
     assert allowed(Sampler.grammar(vocab, text), vocab) == {"a"}
-    chain = "".join(f"r{i} ::= r{i + 1}\n" for i in range(19000)) + 'r19000 ::= "z"\n'
-    assert allowed(Sampler.grammar(vocab, "root ::= r0\n" + chain), vocab) == {"z"}
+    assert allowed(Sampler.grammar(vocab, rules_in_a_row(8000)), vocab) == {"z"}
+    with pytest.raises(GrammarError, match="more than 8000 rules"):
+        Sampler.grammar(vocab, rules_in_a_row(8001))
+
+
+def test_deep_grammar_in_a_thread_with_little_stack(vocab):
+    done = []
+    before = threading.stack_size(1024 * 1024)
+    try:
+        thread = threading.Thread(target=lambda: done.append(Sampler.grammar(vocab, rules_in_a_row(8000)).name))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert done == ["grammar"]
 
 
 def test_other_output_on_stderr_is_kept(vocab, capfd):

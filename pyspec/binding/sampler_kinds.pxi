@@ -1,9 +1,9 @@
 # Making samplers: checks that libllama leaves out, and the ones whose arguments need translating.
 
 # ggml's parser of grammars and the check for left recursion call themselves; beyond this they run out of
-# stack.
+# stack (these are for the 1 MB that a small thread has).
 cdef int MAX_GRAMMAR_DEPTH = 256
-cdef int MAX_GRAMMAR_RULES = 20000
+cdef int MAX_GRAMMAR_RULES = 8000
 # The window of penalties and DRY is allocated at once.
 cdef int64_t MAX_WINDOW = 1 << 24
 
