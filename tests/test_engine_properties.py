@@ -18,7 +18,7 @@ import tiny_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyspec import DraftModel, Engine, PyspecError, Result, SamplingParams
+from pyspec import DraftModel, Engine, NGramMapK, NGramSimple, PyspecError, Result, SamplingParams
 from pyspec._llama import quantize
 
 N_CTX = 64
@@ -60,7 +60,7 @@ PROMPTS = st.sampled_from(["hello world", "the", "\U0001f642 \u4f60\u597d", "a h
 class Stage:
     scripted: Engine
     puppet: drafters.Puppet
-    modelled: Engine
+    others: tuple[Engine, ...]
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,10 @@ def stage(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory)
     with (
         Engine(target, speculation=puppet, n_ctx=N_CTX) as scripted,
         Engine(target, speculation=DraftModel(draft, n_max=5, p_min=0.02), n_ctx=N_CTX) as modelled,
+        Engine(target, draft_model=draft, n_ctx=N_CTX) as automatic,
+        Engine(target, speculation=[NGramMapK(size_n=1), NGramSimple(size_n=2)], n_ctx=N_CTX) as ngrams,
     ):
-        yield Stage(scripted, puppet, modelled)
+        yield Stage(scripted, puppet, (modelled, automatic, ngrams))
 
 
 def outcome(engine: Engine, prompt: str, params: SamplingParams, **options: Any) -> tuple[Result | None, str, str]:
@@ -140,7 +142,7 @@ def test_any_request_returns_what_it_returns_without_drafts(stage: Stage) -> Non
             return ahead + [chance.randrange(300) for _ in range(chance.randint(0, 3))]
 
         stage.puppet.script = script
-        for engine in (stage.scripted, stage.modelled):
+        for engine in (stage.scripted, *stage.others):
             result, other_text, other_error = outcome(engine, prompt, params, n_draft_max=n_draft_max)
             assert (other_text, other_error) == (text, error)
             assert (result is None) == (plain is None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_models
 from decoder_stage import LENGTH, N_MAX, N_SEQ, N_VOCAB, PROMPTS, SAMPLING, Stage, room, scripted, verify
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
-from pyspec._llama import Model
+from pyspec._llama import Model, quantize
 
 # -- several sequences -----------------------------------------------------------------------------------------------
 
@@ -130,6 +132,83 @@ def test_drafts_longer_than_the_micro_batch(window: Stage, n_ubatch: int) -> Non
             decoder.verify()
             written += decoder.result(0)[0]
         assert written == expected[: len(written)]
+
+
+# -- what the draft model remembers ----------------------------------------------------------------------------------
+
+
+def greedy_chain(stage: Stage, tokens: Sequence[int], n: int) -> list[int]:
+    """What the draft model proposes after a text that it reads at once."""
+    with stage.context(stage.draft, n_seq=1) as context:
+        chain: list[int] = []
+        context.decode(list(tokens))
+        while True:
+            chain.append(int(np.argmax(context.logits(-1))))
+            if len(chain) == n:
+                return chain
+            context.decode(chain[-1:])
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_proposals_are_those_of_a_model_that_read_the_text_at_once(
+    dense: Stage, tmp_path: Path, replay: bool
+) -> None:
+    """Whatever was accepted, rejected, cut or drafted by others before: no stale cell is left in its memory."""
+    chance = random.Random(3)
+    draft = tmp_path / "draft.gguf"
+    quantize(dense.target.path, draft, "q4_0")  # agrees with the target often, not always
+    stage = Stage(Path(dense.target.path), draft)
+    runner = stage.runner(2, replay=replay)
+    decoder = Decoder(stage.context(n_seq=2), [runner])
+    written: list[list[int]] = [[], []]
+    for seq in (0, 1):
+        decoder.begin(seq, PROMPTS[2 * seq], stage.plan("seeded"))
+    accepted = []
+    while min(map(len, written)) < LENGTH:
+        for seq in (0, 1):
+            if len(written[seq]) < LENGTH:
+                decoder.plan(seq, budget=min(5, room(decoder, seq, written[seq])), prompt_rows=100)
+        drafts = {seq: decoder.budget(seq) for seq in (0, 1)}
+        move = chance.choice(["model", "model", "model", "cut", "shorter", "others", "none"])
+        if move not in ("others", "none"):
+            decoder.propose(0)
+            for seq, budget in drafts.items():
+                drafted = decoder.drafted(seq)
+                assert len(drafted) == budget
+                assert not drafted or drafted == greedy_chain(stage, decoder.tokens(seq), budget)
+                decoder.cut(seq, {"cut": 0, "shorter": 2}.get(move, budget))
+        if move in ("cut", "others"):
+            for seq, budget in drafts.items():
+                ahead = stage.continuation(PROMPTS[2 * seq], "seeded")[len(written[seq]) :]
+                decoder.offer(seq, scripted(chance.choice(["right", "wrong", "mixed2"]), ahead, budget))
+        decoder.verify()
+        for seq in (0, 1):
+            if len(written[seq]) < LENGTH:
+                written[seq] += decoder.result(seq)[0]
+                accepted.append((decoder.result(seq)[2], decoder.n_drafted(seq)))
+    assert [tuple(tokens[:LENGTH]) for tokens in written] == [
+        stage.continuation(PROMPTS[2 * seq], "seeded") for seq in (0, 1)
+    ]
+    assert any(0 < a < n for a, n in accepted) and any(0 < a == n for a, n in accepted)
+
+
+def test_nothing_is_sampled_behind_a_stop_token(dense: Stage) -> None:
+    """The sampler's random numbers are those of plain decoding at every end."""
+    expected = dense.continuation(PROMPTS[0], "seeded")
+    for at in range(1, 12):
+        plan = dense.plan("seeded")
+        with dense.context(n_seq=1) as context:
+            decoder = Decoder(context)
+            decoder.begin(0, PROMPTS[0], plan, stop_tokens=[expected[at]])
+            decoder.plan(0, prompt_rows=10)
+            decoder.verify()
+            written = list(decoder.result(0)[0])
+            while expected[at] not in written:
+                decoder.plan(0, budget=N_MAX)
+                decoder.offer(0, expected[len(written) : len(written) + N_MAX])
+                decoder.verify()
+                written += decoder.result(0)[0]
+            assert written == list(expected[: expected.index(expected[at]) + 1])
 
 
 # -- vocabularies of other sizes -------------------------------------------------------------------------------------
