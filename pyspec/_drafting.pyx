@@ -28,7 +28,6 @@ from pyspec.libllama cimport (
     llama_batch_ext_free,
     llama_batch_ext_init,
     llama_get_logits_ith,
-    llama_memory_can_shift,
     llama_memory_seq_add,
     llama_memory_seq_pos_max,
     llama_memory_seq_rm,
@@ -76,7 +75,7 @@ cdef class DraftRunner:
             require_left_to_right(context)
             self.batch = llama_batch_ext_init(context.ptr)
             self.memory = context.memory_ptr
-            self.can_shift = llama_memory_can_shift(self.memory)
+            self.can_shift = context.can_shift
         finally:
             context.leave()
         self.name = "draft-simple"

@@ -67,8 +67,8 @@ class Stats:
         prefill_ms: reading the prompt, up to the first token.
         decode_ms: everything after it.
         draft_ms, verify_ms, sampling_ms: of decode_ms, in drafting, in target decodes, in choosing tokens.
-        draft_read_ms: of draft_ms, the draft model's reading of the prompt, when it first drafts, and of longer stretches
-            that others drafted.
+        draft_read_ms: of draft_ms, the draft model's reading of the prompt, when it first drafts, and of longer
+            stretches that others drafted.
         python_ms: the rest of decode_ms: policy, text, hand-over.
         libllama_ms: of decode_ms, inside decodes of either model.
         draft_length: where lengths are chosen by what pays: what the controller believes decodes and tokens are worth,
