@@ -231,7 +231,7 @@ def test_a_draft_with_another_bos(tiny: Tiny, tmp_path: Path) -> None:
     without = changed_value(spm, "tokenizer.ggml.add_bos_token", b"\1", b"\0", tmp_path)
     with pytest.raises(VocabMismatch, match="add_bos is True in the target, False in the draft"):
         Engine(spm, draft_model=without)
-    with Engine(spm, draft_model=shutil.copy(spm, tmp_path / "same.gguf"), n_ctx=N_CTX) as engine:
+    with Engine(spm, draft_model=shutil.copy(spm, tmp_path / "same.gguf"), draft_length="fixed", n_ctx=N_CTX) as engine:
         assert engine.generate("hello", GREEDY).stats.drafted > 0
 
 
