@@ -138,7 +138,10 @@ def measure(args: argparse.Namespace, report: Report) -> Iterator[Measurement]:
             tempfile.TemporaryDirectory() as folder,
             Engine(paths[0], speculation=speculation, n_ctx=1024, n_threads=args.threads) as engine,
         ):
-            report.settings[pair] = engine.config.to_dict()
+            settings = engine.config.to_dict()
+            for part in (settings["target"], settings["draft"], settings["draft_options"]):
+                part["path"] = Path(part["path"]).name  # the report is about the model, not about this machine
+            report.settings[pair] = settings
             files = []
             for i, prompt in enumerate(prompts):
                 files.append(Path(folder) / f"{i}.txt")
