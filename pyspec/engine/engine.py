@@ -54,7 +54,8 @@ class Engine:
         n_gpu_layers: layers kept on the GPU, where there is one; -1: all.
         flash_attn: "auto", "on" or "off".
         type_k: type of the K cache: "f16", "f32", "bf16", "q8_0", "q4_0", ...; type_v likewise.
-        type_v: quantized ones need flash attention.
+        type_v: quantized ones need flash attention. On the CPU "bf16" makes a row of logits independent of its batch
+            beyond 256 tokens of context, too, where "f16" for K and V does not.
         use_extra_bufts: repack weights for the CPU's matrix kernels where that is faster; more memory, slower load.
         n_draft_max: longest draft verified; None: the longest n_max of the speculators. Rows of logits are
             reserved for it.
