@@ -29,7 +29,7 @@ def compare(target: Path, prompt: list[int], n: int, **settings: Any) -> dict[st
             params = SamplingParams(max_tokens=n, ignore_eos=True, logprobs=3, **values)  # type: ignore[arg-type]
             plain = engine.generate(prompt, params, n_draft_max=0)
             assert plain.stats.prompt_tokens + n > 300
-            for k in (1, 3, 8):
+            for k in (1, 8):
                 puppet.script = drafters.mix(k, prompt, plain.token_ids, engine.model.vocab.n_tokens, 8)
                 result = engine.generate(prompt, params)
                 assert result.stats.accepted > 0

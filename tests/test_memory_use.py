@@ -157,7 +157,7 @@ def test_opening_failing_and_closing_again_and_again(tiny: Callable[[str], Path]
 REQUESTS = """
     with Engine(arguments["target"], speculation=DraftModel(arguments["draft"], n_max=4), n_ctx=256) as engine:
         sizes = []
-        for i in range(600):
+        for i in range(300):
             params = SamplingParams(
                 max_tokens=10, seed=i, logprobs=5, stop=["x" * 50], penalty_repeat=1.1, grammar='root ::= [0-9 ]+',
                 dry_multiplier=0.1 + i / 1000,
@@ -167,7 +167,7 @@ REQUESTS = """
                 generation.result()
             elif i % 2:
                 generation.cancel()
-            if i % 100 == 99:
+            if i % 50 == 49:
                 gc.collect()
                 sizes.append(rss())
     print(json.dumps({"sizes": sizes}))
