@@ -3,11 +3,12 @@
 from pyspec import _loading as _loading  # first: it says what is missing when libllama can't be loaded
 from pyspec._llama import Model
 from pyspec.buildinfo import build_info
-from pyspec.engine import Chunk, Engine, Generation, Result, TokenLogprob
+from pyspec.engine import AsyncEngine, Chunk, Engine, EngineStats, Generation, Result, TokenLogprob
 from pyspec.errors import (
     Busy,
     Cancelled,
     Closed,
+    ConsumerStalled,
     ContextError,
     ContextFull,
     DecodeError,
@@ -16,6 +17,8 @@ from pyspec.errors import (
     InvalidRequest,
     ModelLoadError,
     PyspecError,
+    QueueFull,
+    StateError,
     UnsupportedModel,
     VocabMismatch,
 )
@@ -23,15 +26,18 @@ from pyspec.sampling import SamplingParams
 from pyspec.speculation import DraftModel, NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple, Stats
 
 __all__ = [
+    "AsyncEngine",
     "Busy",
     "Cancelled",
     "Chunk",
     "Closed",
+    "ConsumerStalled",
     "ContextError",
     "ContextFull",
     "DecodeError",
     "DraftModel",
     "Engine",
+    "EngineStats",
     "FetchError",
     "Generation",
     "GrammarError",
@@ -44,8 +50,10 @@ __all__ = [
     "NGramMod",
     "NGramSimple",
     "PyspecError",
+    "QueueFull",
     "Result",
     "SamplingParams",
+    "StateError",
     "Stats",
     "TokenLogprob",
     "UnsupportedModel",

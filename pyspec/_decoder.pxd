@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
-from pyspec._sequence cimport Sequence, SyntheticAcceptance
+from pyspec._sequence cimport Checkpoint, Sequence, SyntheticAcceptance
 from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id
 
 
@@ -18,7 +18,16 @@ cdef class Decoder:
     cdef vector[Sequence] sequences
     cdef list borrowed                  # per sequence: the Python samplers its pointers belong to
     cdef bint checked
-    cdef bint can_cut                   # rejected rows can be removed from the target's memory
+    cdef readonly str rollback          # "cut", "snapshots" or "checkpoint": how rejected rows leave the target's memory
+    cdef int32_t n_cuttable             # rows that can be cut after a decode which held them and one more
+    cdef int32_t n_swa                  # the sliding window; 0: none
+    cdef bint on_device                 # checkpoints stay on the device
+    cdef vector[Checkpoint] saved       # per sequence
+    cdef vector[llama_seq_id] restored  # sequences that have to read their accepted tokens again
+    cdef int64_t n_checkpoints
+    cdef int64_t n_restores
+    cdef int64_t replayed_rows
+    cdef int64_t checkpoint_us          # saving, restoring, reading again
     cdef SyntheticAcceptance synthetic
     cdef int64_t calls
     cdef int64_t rows
@@ -32,6 +41,10 @@ cdef class Decoder:
     cdef void fill_batch(self) noexcept nogil
     cdef int require_room(self) except -1
     cdef int32_t decode_and_choose(self) noexcept nogil
+    cdef void save_checkpoints(self) noexcept nogil
+    cdef void read_accepted_again(self) noexcept nogil
+    cdef void read_from_the_start(self, llama_seq_id seq)
+    cdef bint cut_memory(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil
     cdef bint accept_at_random(self, Sequence * s, int32_t row) noexcept nogil
     cdef void commit(self, llama_seq_id seq) noexcept nogil

@@ -1,4 +1,5 @@
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ class Decoder:
         target: context of the model whose text is wanted. Its memory is this object's alone.
         speculators: the compiled speculators that may be asked to propose.
         check: verify the invariants after each round (AssertionError); None: as PYSPEC_CHECK says.
+        on_device: where checkpoints are needed, leave them on the device that holds the memory.
 
     Not thread-safe: one thread at a time may call it. Calls release the GIL while libllama works.
     """
@@ -26,8 +28,15 @@ class Decoder:
     @property
     def speculators(self) -> list[CompiledSpeculator]: ...
     def __init__(
-        self, target: Context, speculators: Iterable[CompiledSpeculator] = (), *, check: bool | None = None
+        self,
+        target: Context,
+        speculators: Iterable[CompiledSpeculator] = (),
+        *,
+        check: bool | None = None,
+        on_device: bool = False,
     ) -> None: ...
+    @property
+    def rollback(self) -> Literal["cut", "snapshots", "checkpoint"]: ...
     def begin(
         self,
         seq: int,
@@ -37,11 +46,34 @@ class Decoder:
         stop_tokens: Sequence[int] = (),
         n_logprobs: int = -1,
     ) -> None:
-        """Starts a request on a sequence; whatever the sequence held is forgotten."""
+        """Starts a request on a sequence. Tokens the sequence still holds (`retain`) are not read again."""
     def end(self, seq: int) -> None:
         """Forgets a sequence and frees its cells in all memories."""
+    def release(self, seq: int) -> None:
+        """Ends the request on a sequence; what the memories hold of it stays for one that begins the same way."""
+    def held(self, seq: int) -> list[int]:
+        """Tokens whose results the target's memory holds."""
+    def can_rewind(self, furthest: int) -> bool:
+        """Whether a sequence whose memory has reached so many positions can be cut to any of its beginnings."""
+    def furthest(self, seq: int) -> int:
+        """The furthest position the memory of a sequence has reached since it was empty."""
+    def retain(self, seq: int, n_tokens: int) -> int:
+        """Cuts what a released sequence holds to its first tokens. Returns how many it holds now."""
+    def save(self, seq: int) -> tuple[list[int], int, bytes, list[bytes | None]]:
+        """What the memories hold of a sequence, for `load`: (tokens, furthest position, state, speculators' states)."""
+    def load(
+        self,
+        seq: int,
+        tokens: Sequence[int],
+        furthest: int,
+        state: bytes,
+        speculators: Sequence[bytes | None] = (),
+    ) -> None:
+        """Fills a sequence that nobody uses with what `save` gave."""
     def plan(self, seq: int, *, budget: int = 0, prompt_rows: int = 0) -> None:
         """Opens a round for one sequence."""
+    def set_budget(self, seq: int, budget: int) -> None:
+        """Changes how much may be drafted for a planned sequence."""
     def cut(self, seq: int, length: int) -> None:
         """Shortens this round's draft; cut to nothing, another speculator may be asked."""
     def propose(self, which: int) -> None:

@@ -13,14 +13,20 @@ Positions. P = |tokens| is the seed's position. The target's batch for a sequenc
 drafted tokens at P+1..P+k, each an output row: row i holds the logits for position P+i+1. With `a` tokens accepted
 the rows 0..a were used and a+1 tokens are emitted; the seed and the first a of them are committed, and everything
 from P+a+1 on is cut from the target's memory. The last emitted token is the new seed.
+
+How that is cut depends on the memory, `rollback`. "cut": attention, sliding windows included, drops the cells.
+"snapshots": a recurrent state keeps its last few steps (n_rs_seq) and goes back to one of them. "checkpoint": it keeps
+only its last; where more than it can take back is at stake its state is saved before the decode, put back after a
+rejection, and the accepted tokens are read once more. They are accepted already, so nothing can undo them again.
 """
 
 from libc.stdint cimport int32_t, int64_t
+from libcpp.algorithm cimport equal
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context, Sampler
-from pyspec._sequence cimport RowSampler, Sequence, TokenLogprobs, add_row, decode_and_wait
+from pyspec._sequence cimport Checkpoint, RowSampler, Sequence, TokenLogprobs, add_row, decode_and_wait
 from pyspec._speculator cimport CompiledSpeculator, require_left_to_right
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
@@ -31,6 +37,7 @@ from pyspec.libllama cimport (
     llama_memory_seq_rm,
     llama_model_is_hybrid,
     llama_model_is_recurrent,
+    llama_model_n_swa,
     llama_pos,
     llama_seq_id,
     llama_time_us,
@@ -39,7 +46,7 @@ from pyspec.libllama cimport (
 
 import os
 
-from pyspec.errors import DecodeError, InvalidRequest, UnsupportedModel
+from pyspec.errors import DecodeError, InvalidRequest, StateError
 
 cdef dict REASONS = {
     1: "no room in the target's memory",
@@ -102,11 +109,12 @@ cdef class Decoder:
         target: context of the model whose text is wanted. Its memory is this object's alone.
         speculators: the compiled speculators that may be asked to propose.
         check: verify the invariants after each round (AssertionError); None: as PYSPEC_CHECK says.
+        on_device: where checkpoints are needed, leave them on the device that holds the memory.
 
     Not thread-safe: one thread at a time may call it. Calls release the GIL while libllama works.
     """
 
-    def __cinit__(self, Context target not None, speculators=(), *, check=None):
+    def __cinit__(self, Context target not None, speculators=(), *, check=None, on_device=False):
         target.enter(False)
         try:
             require_left_to_right(target)
@@ -115,7 +123,14 @@ cdef class Decoder:
         finally:
             target.leave()
         self.target = target
-        self.can_cut = not (llama_model_is_recurrent(target.handle.ptr) or llama_model_is_hybrid(target.handle.ptr))
+        self.rollback = "cut"
+        self.n_cuttable = <int32_t> target.n_ctx
+        if llama_model_is_recurrent(target.handle.ptr) or llama_model_is_hybrid(target.handle.ptr):
+            self.rollback = "snapshots" if target.n_rs_seq else "checkpoint"
+            self.n_cuttable = <int32_t> target.n_rs_seq
+        self.n_swa = llama_model_n_swa(target.handle.ptr) if not target.swa_full else 0
+        self.on_device = bool(on_device)
+        self.saved.resize(target.n_seq_max)
         self.speculators = [<CompiledSpeculator?> speculator for speculator in speculators]
         for speculator in self.speculators:
             (<CompiledSpeculator> speculator).require_target(target)
@@ -157,30 +172,36 @@ cdef class Decoder:
     # -- a sequence's life ---------------------------------------------------------------------------------------
 
     def begin(self, int seq, prompt, plan, *, stop_tokens=(), int n_logprobs=-1):
-        """Starts a request on a sequence; whatever the sequence held is forgotten.
+        """Starts a request on a sequence. Tokens the sequence still holds (`retain`) are not read again.
 
         Args:
-            prompt: token ids, at least one.
+            prompt: token ids, at least one more than the sequence holds; those have to be the first ones.
             plan: a pyspec.sampling.SamplerPlan: the sampler chain and what is known about it.
             stop_tokens: ids after which nothing more is accepted (end-of-generation tokens).
             n_logprobs: -1: none; else the log-probability of each emitted token and of so many best ones.
         """
         cdef Sequence * s = self.sequence(seq)
-        cdef vector[llama_token] pending = prompt
-        if pending.empty():
+        cdef vector[llama_token] tokens = prompt
+        cdef size_t n_held
+        if tokens.empty():
             raise InvalidRequest("the prompt is empty", name="prompt", value=prompt)
-        for token in pending:
+        for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidRequest(
                     f"token {token} is outside 0..{self.n_vocab - 1}", name="prompt", value=token)
-        self.end(seq)
+        if s.active:
+            self.end(seq)
+        n_held = s.tokens.size()
+        if n_held >= tokens.size() or not equal(s.tokens.begin(), s.tokens.end(), tokens.begin()):
+            self.end(seq)
+            n_held = 0
         configure(&s.sampler, plan)
         self.borrowed[seq] = plan
         s.active = True
-        s.pending = pending
+        s.pending.assign(tokens.begin() + n_held, tokens.end())
         s.stop_tokens = stop_tokens
         s.n_logprobs = n_logprobs
-        s.sampler.see_prompt(s.pending)
+        s.sampler.see_prompt(tokens)
 
     def end(self, int seq):
         """Forgets a sequence and frees its cells in all memories."""
@@ -196,6 +217,98 @@ cdef class Decoder:
         s.reset()
         self.borrowed[seq] = None
 
+    def release(self, int seq):
+        """Ends the request on a sequence; what the memories hold of it stays for one that begins the same way."""
+        cdef Sequence * s = self.sequence(seq)
+        cdef CompiledSpeculator speculator
+        self.enter(False)
+        try:
+            for speculator in self.speculators:
+                if s.planned:
+                    speculator.dropped(seq)
+                speculator.released(seq)
+        finally:
+            self.leave()
+        s.release()
+        self.borrowed[seq] = None
+
+    def held(self, int seq):
+        """Tokens whose results the target's memory holds."""
+        return self.sequence(seq).tokens
+
+    def can_rewind(self, int furthest):
+        """Whether a sequence whose memory has reached so many positions can be cut to any of its beginnings.
+
+        Cells outside the sliding window of the furthest position may have been used again.
+        """
+        return self.rollback == "cut" and (self.n_swa == 0 or furthest <= self.n_swa)
+
+    def furthest(self, int seq):
+        """The furthest position the memory of a sequence has reached since it was empty."""
+        return self.sequence(seq).furthest
+
+    def retain(self, int seq, int n_tokens):
+        """Cuts what a released sequence holds to its first tokens.
+
+        Returns:
+            How many it holds now: n_tokens, or 0 where its memory can't go back that far.
+        """
+        cdef Sequence * s = self.sequence(seq)
+        cdef CompiledSpeculator speculator
+        cdef int32_t n = min(max(n_tokens, 0), <int32_t> s.tokens.size())
+        if s.active:
+            raise InvalidRequest(f"sequence {seq} is in use", name="seq", value=seq)
+        if n == <int32_t> s.tokens.size():
+            return n
+        if n == 0 or not self.can_rewind(s.furthest):
+            self.end(seq)
+            return 0
+        self.enter(False)
+        try:
+            llama_memory_seq_rm(self.memory, seq, n, -1)
+            for speculator in self.speculators:
+                speculator.rewind(seq, n)
+        finally:
+            self.leave()
+        s.tokens.resize(n)
+        return n
+
+    def save(self, int seq):
+        """What the memories hold of a sequence, for `load`.
+
+        Returns:
+            (tokens, the furthest position the target's memory has reached, its state, each speculator's or None).
+        """
+        cdef Sequence * s = self.sequence(seq)
+        cdef CompiledSpeculator speculator
+        target = self.target.state_seq_get(seq)
+        return s.tokens, s.furthest, target, [speculator.save(seq) for speculator in self.speculators]
+
+    def load(self, int seq, tokens, int furthest, state, speculators=()):
+        """Fills a sequence that nobody uses with what `save` gave.
+
+        Raises:
+            StateError: the bytes are damaged, or belong to another model or layout. The sequence is empty then.
+        """
+        cdef Sequence * s = self.sequence(seq)
+        cdef vector[llama_token] held = tokens
+        cdef CompiledSpeculator speculator
+        if s.active:
+            raise InvalidRequest(f"sequence {seq} is in use", name="seq", value=seq)
+        self.end(seq)
+        try:
+            self.target.state_seq_set(state, seq)
+            if llama_memory_seq_pos_max(self.memory, seq) != <llama_pos> held.size() - 1:
+                raise StateError(f"the state does not hold the {held.size()} tokens it is said to")
+            for speculator, saved in zip(self.speculators, speculators):
+                if saved is not None:
+                    speculator.load(seq, saved, <int32_t> held.size())
+        except BaseException:
+            self.end(seq)
+            raise
+        s.tokens = held
+        s.furthest = max(furthest, <int32_t> held.size())
+
     def plan(self, int seq, *, int budget=0, int prompt_rows=0):
         """Opens a round for one sequence. Sequences without a plan sit the round out.
 
@@ -204,10 +317,6 @@ cdef class Decoder:
             prompt_rows: how many pending tokens to evaluate, while ``pending(seq)`` is above 0.
         """
         cdef Sequence * s = self.sequence(seq)
-        if budget > 0 and not self.can_cut:
-            raise UnsupportedModel(
-                f"{self.target.model.path} ({self.target.model_arch()}) keeps a recurrent state, from which rejected "
-                f"drafts can't be cut; plan with a budget of 0")
         if s.planned:  # and nothing came of it
             self.enter(False)
             try:
@@ -220,6 +329,10 @@ cdef class Decoder:
         self.winner[seq] = -1
         s.budget = max(budget, 0)
         s.prompt_rows = min(max(prompt_rows, 0), <int32_t> s.pending.size())
+
+    def set_budget(self, int seq, int budget):
+        """Changes how much may be drafted for a planned sequence; 0: speculators that are asked now pass it by."""
+        self.sequence(seq).budget = max(budget, 0)
 
     def cut(self, int seq, int length):
         """Shortens this round's draft; cut to nothing, another speculator may be asked."""
@@ -277,6 +390,7 @@ cdef class Decoder:
         try:
             self.require_room()
             with nogil:
+                self.save_checkpoints()
                 code = self.decode_and_choose()
             if code == 0:
                 self.commit_all()
@@ -354,6 +468,8 @@ cdef class Decoder:
         counts = {
             "target_calls": self.calls, "target_rows": self.rows,
             "verify_us": self.verify_us, "sampling_us": self.sampling_us,
+            "checkpoints": self.n_checkpoints, "restores": self.n_restores, "replayed_rows": self.replayed_rows,
+            "checkpoint_us": self.checkpoint_us,
             "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0, "draft_read_us": 0,
         }
         for speculator in self.speculators:
@@ -392,6 +508,7 @@ cdef class Decoder:
                     self.n_outputs += last
                 s.n_rows = s.prompt_rows
             self.n_rows += s.n_rows
+            s.furthest = max(s.furthest, n + s.n_rows)
 
     cdef int require_room(self) except -1:
         """More rows than the context was made for end the process in libllama."""
@@ -466,6 +583,68 @@ cdef class Decoder:
         s.emitted.push_back(drafted)
         return True
 
+    cdef void save_checkpoints(self) noexcept nogil:
+        """Of the sequences whose drafts are longer than what their memory can take back."""
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef int64_t t0
+        self.restored.clear()
+        for seq in range(<llama_seq_id> self.sequences.size()):
+            s = &self.sequences[seq]
+            self.saved[seq].clear()
+            if s.n_rows == 0 or <int32_t> s.draft.size() <= self.n_cuttable:
+                continue
+            t0 = llama_time_us()
+            if self.saved[seq].save(self.target.ptr, seq, <int32_t> s.tokens.size(), self.on_device):
+                self.n_checkpoints += 1
+            self.checkpoint_us += llama_time_us() - t0
+
+    cdef void read_accepted_again(self) noexcept nogil:
+        """Puts back the states that went too far, and reads what is committed behind them, in one decode for all."""
+        cdef int64_t t0 = llama_time_us()
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef int32_t i
+        cdef int32_t n_rows = 0
+        cdef bint failed = False
+        llama_batch_ext_clear(self.batch)
+        for seq in self.restored:
+            s = &self.sequences[seq]
+            self.n_restores += 1
+            if not self.saved[seq].restore(self.target.ptr, seq):
+                failed = True
+                continue
+            for i in range(self.saved[seq].n_tokens(), <int32_t> s.tokens.size()):
+                add_row(self.batch, s.tokens[i], i, seq, False)
+                n_rows += 1
+        if n_rows > 0 and decode_and_wait(self.target.ptr, self.batch) != 0:
+            failed = True
+        self.replayed_rows += n_rows
+        if failed:
+            for seq in self.restored:
+                s = &self.sequences[seq]
+                if llama_memory_seq_pos_max(self.memory, seq) != <llama_pos> s.tokens.size() - 1 or n_rows == 0:
+                    llama_memory_seq_rm(self.memory, seq, -1, -1)
+        self.checkpoint_us += llama_time_us() - t0
+
+    cdef bint cut_memory(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
+        """After a failed decode: the memory holds these first tokens and no more. False: it can't go back to that."""
+        if llama_memory_seq_pos_max(self.memory, seq) == n_tokens - 1:
+            return True
+        if self.n_cuttable < <int32_t> self.target.n_ctx:  # what a state can take back after a failure nobody knows
+            return self.saved[seq].n_tokens() == n_tokens and self.saved[seq].restore(self.target.ptr, seq)
+        return llama_memory_seq_rm(self.memory, seq, n_tokens, -1)
+
+    cdef void read_from_the_start(self, llama_seq_id seq):
+        """Makes what was committed a prompt again, as the memory holds nothing of it any more."""
+        cdef Sequence * s = &self.sequences[seq]
+        cdef CompiledSpeculator speculator
+        llama_memory_seq_rm(self.memory, seq, -1, -1)
+        s.pending.insert(s.pending.begin(), s.tokens.begin(), s.tokens.end())
+        s.tokens.clear()
+        for speculator in self.speculators:
+            speculator.forget(seq)
+
     cdef void commit(self, llama_seq_id seq) noexcept nogil:
         """Moves what is settled into `tokens`, makes the last emitted token the seed, cuts the memory."""
         cdef Sequence * s = &self.sequences[seq]
@@ -483,7 +662,10 @@ cdef class Decoder:
         s.planned = False
         s.budget = 0
         if <int32_t> s.tokens.size() < n_before + s.n_rows:
-            llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1)
+            if n_before + s.n_rows - <int32_t> s.tokens.size() <= self.n_cuttable:
+                llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1)
+            else:
+                self.restored.push_back(seq)
 
     cdef void commit_all(self):
         """Every sequence of the round, and every speculator is told."""
@@ -502,6 +684,12 @@ cdef class Decoder:
             for seq in range(<llama_seq_id> self.sequences.size()):
                 if self.sequences[seq].n_rows > 0:
                     speculator.committed(seq, &self.sequences[seq], n_before[seq], self.winner[seq] == i)
+        if not self.restored.empty():
+            with nogil:
+                self.read_accepted_again()
+            for seq in self.restored:
+                if llama_memory_seq_pos_max(self.memory, seq) != <llama_pos> self.sequences[seq].tokens.size() - 1:
+                    self.read_from_the_start(seq)
 
     cdef void roll_back(self):
         """After a failed decode: all memories back to the committed tokens, the drafts dropped."""
@@ -514,13 +702,8 @@ cdef class Decoder:
                 continue
             for speculator in self.speculators:
                 speculator.dropped(seq)
-            if not llama_memory_seq_rm(self.memory, seq, <llama_pos> s.tokens.size(), -1):
-                # A memory that can't be cut: what was committed has to be read again, like a prompt.
-                llama_memory_seq_rm(self.memory, seq, -1, -1)
-                s.pending.insert(s.pending.begin(), s.tokens.begin(), s.tokens.end())
-                s.tokens.clear()
-                for speculator in self.speculators:
-                    speculator.forget(seq)
+            if not self.cut_memory(seq, <int32_t> s.tokens.size()):
+                self.read_from_the_start(seq)
             s.begin_round()
 
     # -- invariants ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
-from pyspec._sequence cimport Scored, Sequence
+from pyspec._sequence cimport Checkpoint, Scored, Sequence
 from pyspec._speculator cimport CompiledSpeculator
 from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id, llama_token
 
@@ -19,6 +19,10 @@ cdef struct Watermark:
     int32_t budget            # most proposals this round
     int32_t row               # its output row in the batch
     int32_t steps             # decodes it took part in this round
+    int32_t reached           # positions its memory has ever reached since it was empty
+    cpp_bool in_batch
+    int64_t calls             # since construction: decodes its rows were in,
+    int64_t rows              # and its rows
     float chance              # that all its proposals of this round are accepted
 
 
@@ -30,6 +34,9 @@ cdef class DraftRunner(CompiledSpeculator):
     cdef llama_batch_ext * batch
     cdef int32_t n_rows                 # in batch
     cdef vector[Watermark] marks
+    cdef vector[Checkpoint] saved       # per sequence, where cells can't be cut: the state behind the round's seed
+    cdef bint can_cut
+    cdef int32_t n_swa                  # the sliding window; 0: none
     cdef vector[Scored] best
     cdef vector[vector[float]] confidences  # per sequence, of this round's proposals
     cdef vector[float] floors           # per position: least chance worth verifying; empty: p_min decides

@@ -14,6 +14,7 @@ class DraftRunner(CompiledSpeculator):
         n_min: shortest draft that is submitted; shorter ones are discarded and counted.
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         replay: evaluate every target batch on the draft as well instead of synchronising lazily.
+        capacity: tokens one sequence may hold; None: as many as the context has for each.
     """
 
     @property
@@ -31,6 +32,7 @@ class DraftRunner(CompiledSpeculator):
         n_min: int = 0,
         p_min: float = 0.0,
         replay: bool = False,
+        capacity: int | None = None,
     ) -> None: ...
     def synced(self, seq: int) -> int:
         """How many committed tokens of the sequence the draft model has read."""
@@ -51,6 +53,8 @@ class DraftRunner(CompiledSpeculator):
         """The model's confidence in each proposal of this round, where p_min or floors made it look."""
     def steps(self, seq: int) -> int:
         """Decodes of the draft model the sequence took part in this round."""
+    def work(self, seq: int) -> tuple[int, int]:
+        """What the sequence has taken part in since construction: (decodes, rows of its own in them)."""
     def round_calls(self) -> list[tuple[int, float]]:
         """The decodes of the draft model in this round: (rows, milliseconds) each."""
     def counts(self) -> dict[str, int]:

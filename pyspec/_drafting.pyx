@@ -13,6 +13,9 @@ accepted, the cells of the seed and of the accepted proposals it evaluated itsel
     a < k         seed, d1..da         none                 1  (the new seed)
     somebody's    seed if evaluated    what was committed   as many, and the new seed
 
+A recurrent draft model can't cut: its state is saved behind the seed, and put back when not everything it went on to
+read was accepted; it then reads the accepted proposals again with the next seed.
+
 So a round of k proposals evaluates at most k + 1 rows, where llama.cpp's common/speculative.cpp, which feeds every
 target batch to the draft as well, evaluates 2k + 1. ``replay=True`` does it that way, to compare.
 """
@@ -21,7 +24,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
-from pyspec._sequence cimport Sequence, add_row, argmax, confidence, decode_and_wait, top_k
+from pyspec._sequence cimport Checkpoint, Sequence, add_row, argmax, confidence, decode_and_wait, top_k
 from pyspec._speculator cimport require_left_to_right
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
@@ -31,12 +34,20 @@ from pyspec.libllama cimport (
     llama_memory_seq_add,
     llama_memory_seq_pos_max,
     llama_memory_seq_rm,
+    llama_model_is_hybrid,
+    llama_model_is_recurrent,
+    llama_model_n_swa,
     llama_seq_id,
     llama_time_us,
     llama_token,
 )
 
-from pyspec.errors import InvalidRequest
+import struct
+
+from pyspec.errors import InvalidRequest, StateError
+
+# Ahead of a saved state: tokens read, where the window starts, the furthest position.
+SAVED = struct.Struct("=3i")
 
 # Tokens that stay at the front when the draft's window moves on: attention leans on the first few
 # (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
@@ -57,10 +68,11 @@ cdef class DraftRunner:
         n_min: shortest draft that is submitted; shorter ones are discarded and counted.
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         replay: evaluate every target batch on the draft as well instead of synchronising lazily.
+        capacity: tokens one sequence may hold; None: as many as the context has for each.
     """
 
     def __cinit__(self, Context context not None, int n_vocab_target, *, int n_max=3, int n_min=0, float p_min=0.0,
-                  bint replay=False):
+                  bint replay=False, capacity=None):
         cdef llama_seq_id seq
         if n_max < 1 or not 0 <= n_min <= n_max or not 0.0 <= p_min <= 1.0:
             raise InvalidRequest(
@@ -75,7 +87,10 @@ cdef class DraftRunner:
             require_left_to_right(context)
             self.batch = llama_batch_ext_init(context.ptr)
             self.memory = context.memory_ptr
-            self.can_shift = context.can_shift
+            self.can_cut = not (llama_model_is_recurrent(context.handle.ptr)
+                                or llama_model_is_hybrid(context.handle.ptr))
+            self.can_shift = context.can_shift and self.can_cut
+            self.n_swa = 0 if context.swa_full else llama_model_n_swa(context.handle.ptr)
         finally:
             context.leave()
         self.name = "draft-simple"
@@ -85,8 +100,9 @@ cdef class DraftRunner:
         self.p_min = p_min
         self.replay = replay
         self.n_draftable = min(n_vocab_target, <int32_t> context.n_vocab)
-        self.capacity = <int32_t> context.n_ctx_seq
+        self.capacity = <int32_t> context.n_ctx_seq if capacity is None else capacity
         self.marks.resize(context.n_seq_max)
+        self.saved.resize(context.n_seq_max)
         self.confidences.resize(context.n_seq_max)
         for seq in range(<llama_seq_id> context.n_seq_max):
             self.forget(seq)
@@ -98,6 +114,25 @@ cdef class DraftRunner:
     def synced(self, int seq):
         """How many committed tokens of the sequence the draft model has read."""
         return self.marks.at(seq).synced
+
+    def save(self, int seq):
+        """The sequence's part of the memory and how far it goes, or None if there is nothing."""
+        cdef Watermark m = self.marks.at(seq)
+        if m.synced == 0:
+            return None
+        return SAVED.pack(m.synced, m.gap, m.reached) + self.context.state_seq_get(seq)
+
+    def load(self, int seq, state, int n_tokens):
+        """Takes back what `save` gave."""
+        cdef Watermark * m = &self.marks.at(seq)
+        if len(state) < SAVED.size:
+            raise StateError(f"the draft model's state is truncated: it has {len(state)} bytes")
+        synced, gap, reached = SAVED.unpack_from(state)
+        self.context.state_seq_set(memoryview(state)[SAVED.size:], seq)
+        if not 0 <= gap <= synced <= n_tokens or llama_memory_seq_pos_max(self.memory, seq) != synced - gap - 1:
+            llama_memory_seq_rm(self.memory, seq, -1, -1)
+            raise StateError(f"the draft model's state does not hold the {synced} tokens it is said to")
+        m.synced, m.gap, m.reached = synced, gap, max(reached, synced - gap)
 
     def set_floors(self, floors, onwards, calibration):
         """Lets drafts end where the next token is not worth its cost, instead of at p_min.
@@ -121,6 +156,10 @@ cdef class DraftRunner:
     def steps(self, int seq):
         """Decodes of the draft model the sequence took part in this round."""
         return self.marks.at(seq).steps
+
+    def work(self, int seq):
+        """What the sequence has taken part in since construction: (decodes, rows of its own in them)."""
+        return self.marks.at(seq).calls, self.marks.at(seq).rows
 
     def round_calls(self):
         """The decodes of the draft model in this round: (rows, milliseconds) each."""
@@ -233,6 +272,8 @@ cdef class DraftRunner:
             m.synced = n_before + 1 + min(s.n_accepted if own else 0, m.n_evaluated)
         m.synced = min(m.synced, <int32_t> s.tokens.size())
         if n_held > m.synced:
+            if not self.can_cut:
+                m.synced = min(m.synced, n_before + 1)
             self.cut(seq, m.synced)
         m.seed_evaluated = False
         m.n_evaluated = 0
@@ -254,6 +295,22 @@ cdef class DraftRunner:
         m.seed_evaluated = False
         m.n_evaluated = 0
         m.drafting = False
+        m.reached = 0
+        self.saved[seq].clear()
+
+    cdef void released(self, llama_seq_id seq) noexcept nogil:
+        """What was read stays, for a request that begins with the same tokens."""
+
+    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
+        cdef Watermark * m = &self.marks[seq]
+        if m.synced <= n_tokens:
+            return
+        # Cells outside the window of the furthest position may have been used again.
+        if m.gap > 0 or not self.can_cut or 0 < self.n_swa < m.reached:
+            self.forget(seq)
+            return
+        m.synced = n_tokens
+        self.cut(seq, n_tokens)
 
     # -- drafting ------------------------------------------------------------------------------------------------
 
@@ -296,6 +353,8 @@ cdef class DraftRunner:
             for seq in range(<llama_seq_id> sequences.size()):
                 self.marks[seq].seed_evaluated = self.marks[seq].drafting
                 self.marks[seq].steps += self.marks[seq].drafting
+                if self.marks[seq].drafting and not self.can_cut:
+                    self.saved[seq].save(self.context.ptr, seq, <int32_t> sequences.at(seq).tokens.size() + 1 - self.marks[seq].gap, False)
         else:
             for seq in range(<llama_seq_id> sequences.size()):
                 if self.marks[seq].drafting:
@@ -406,11 +465,17 @@ cdef class DraftRunner:
 
     cdef void add(self, llama_token token, int32_t index, llama_seq_id seq, bint output) noexcept nogil:
         """A row for the token at `index` of the sequence, wherever the window puts it."""
-        add_row(self.batch, token, index - self.marks[seq].gap, seq, output)
+        cdef Watermark * m = &self.marks[seq]
+        add_row(self.batch, token, index - m.gap, seq, output)
         self.n_rows += 1
+        m.reached = max(m.reached, index - m.gap + 1)
+        m.rows += 1
+        m.calls += not m.in_batch
+        m.in_batch = True
 
     cdef int32_t run(self) noexcept nogil:
         """Decodes and empties the batch. 0, or what went wrong."""
+        cdef llama_seq_id seq
         cdef int64_t t0 = llama_time_us()
         cdef int32_t code = decode_and_wait(self.context.ptr, self.batch)
         t0 = llama_time_us() - t0
@@ -424,9 +489,17 @@ cdef class DraftRunner:
         self.failures += code != 0 and code != ABORTED
         llama_batch_ext_clear(self.batch)
         self.n_rows = 0
+        for seq in range(<llama_seq_id> self.marks.size()):
+            self.marks[seq].in_batch = False
         return code
 
     cdef void cut(self, llama_seq_id seq, int32_t n_valid) noexcept nogil:
-        """Removes the cells from the token at index n_valid on."""
-        if not llama_memory_seq_rm(self.memory, seq, n_valid - self.marks[seq].gap, -1):
+        """Removes the cells from the token at index n_valid on, or goes back to the state saved there."""
+        cdef int32_t n_cells = n_valid - self.marks[seq].gap
+        cdef bint done
+        if self.can_cut:
+            done = llama_memory_seq_rm(self.memory, seq, n_cells, -1)
+        else:
+            done = self.saved[seq].n_tokens() == n_cells and self.saved[seq].restore(self.context.ptr, seq)
+        if not done:
             self.forget(seq)

@@ -61,6 +61,7 @@ cdef class Context:
     cdef readonly uint32_t n_outputs_max_per_seq
     cdef readonly uint32_t n_vocab
     cdef readonly bint kv_unified
+    cdef readonly bint swa_full
     cdef readonly bint can_shift       # positions can be shifted; more than llama_memory_can_shift() knows
     cdef readonly str ctx_type
     cdef readonly Context ctx_other    # kept alive: this context reads its weights or memory

@@ -1,6 +1,6 @@
 # The C++ that the compiled layers share (native/*.hpp): choosing tokens, and the state of a sequence.
 
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp cimport bool as cpp_bool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
@@ -30,6 +30,15 @@ cdef extern from "select.hpp" namespace "pyspec" nogil:
 
 cdef extern from "guarded.hpp" namespace "pyspec" nogil:
     int32_t decode_and_wait(llama_context * ctx, llama_batch_ext * batch) noexcept
+
+
+cdef extern from "checkpoint.hpp" namespace "pyspec" nogil:
+    cdef cppclass Checkpoint:
+        cpp_bool save(llama_context * ctx, llama_seq_id seq, int32_t n_tokens, cpp_bool on_device) noexcept
+        cpp_bool restore(llama_context * ctx, llama_seq_id seq) noexcept
+        int32_t n_tokens() noexcept
+        int64_t bytes() noexcept
+        void clear() noexcept
 
 
 cdef extern from "row_sampler.hpp" namespace "pyspec" nogil:
@@ -62,6 +71,7 @@ cdef extern from "synthetic.hpp" namespace "pyspec" nogil:
 cdef extern from "sequence.hpp" namespace "pyspec" nogil:
     cdef cppclass Sequence:
         cpp_bool active
+        int32_t furthest
         vector[llama_token] tokens
         vector[llama_token] pending
         llama_token seed
@@ -84,6 +94,7 @@ cdef extern from "sequence.hpp" namespace "pyspec" nogil:
         string error
 
         void reset() noexcept
+        void release() noexcept
         void begin_round() noexcept
         cpp_bool generating() noexcept
         cpp_bool stops_at(llama_token id) noexcept

@@ -32,5 +32,9 @@ cdef class CompiledSpeculator:
     cdef void dropped(self, llama_seq_id seq) noexcept nogil
     # The request is over: nothing of it may be left.
     cdef void forget(self, llama_seq_id seq) noexcept nogil
+    # The request is over; what the target's memory holds of it stays, and another may go on from there.
+    cdef void released(self, llama_seq_id seq) noexcept nogil
+    # Of a released sequence only the first tokens are left.
+    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
     # AssertionError when what it believes of a sequence can't be.
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1

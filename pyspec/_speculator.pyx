@@ -1,7 +1,7 @@
 """What the decoder asks of a speculator that runs without the GIL, for all sequences at once.
 
 A round calls, in this order: ``propose`` (only while a sequence has no draft), ``observe``, ``committed`` or
-``dropped``; the end of a request calls ``forget``. A subclass overrides what concerns it.
+``dropped``; the end of a request calls ``forget``, or ``released`` where what it left in the memories stays. A subclass overrides what concerns it.
 """
 
 from libc.stdint cimport int32_t
@@ -17,7 +17,7 @@ from pyspec.libllama cimport (
     llama_seq_id,
 )
 
-from pyspec.errors import UnsupportedModel
+from pyspec.errors import StateError, UnsupportedModel
 
 
 cdef int require_left_to_right(Context context) except -1:
@@ -68,8 +68,28 @@ cdef class CompiledSpeculator:
     cdef void forget(self, llama_seq_id seq) noexcept nogil:
         pass
 
+    cdef void released(self, llama_seq_id seq) noexcept nogil:
+        # The request is over; another may go on from what it left. Who keeps nothing for that forgets it.
+        self.forget(seq)
+
+    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
+        # A released sequence is cut to its first tokens.
+        self.forget(seq)
+
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
         return 0
+
+    def save(self, int seq):
+        """What it keeps of a sequence, as bytes for `load`, or None."""
+        return None
+
+    def load(self, int seq, state, int n_tokens):
+        """Takes back what `save` gave, for a sequence of so many tokens.
+
+        Raises:
+            StateError: the bytes are damaged, or somebody else's. It keeps nothing of the sequence then.
+        """
+        raise StateError(f"{self.name} keeps nothing that could be restored")
 
     def counts(self):
         """Work and time since construction, by name."""

@@ -86,6 +86,22 @@ class ContextFull(PyspecError, ValueError):
         self.n_ctx = n_ctx
 
 
+class QueueFull(PyspecError, RuntimeError):
+    """Too many requests wait for a slot already; nothing of this one was kept.
+
+    Attributes:
+        n_waiting: requests that wait.
+    """
+
+    def __init__(self, message: str, *, n_waiting: int) -> None:
+        super().__init__(message)
+        self.n_waiting = n_waiting
+
+
+class ConsumerStalled(PyspecError, TimeoutError):
+    """Nobody has read from a stream for so long that its request was ended."""
+
+
 class DecodeError(PyspecError, RuntimeError):
     """llama_decode, llama_process or llama_encode failed.
 

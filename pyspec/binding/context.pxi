@@ -139,6 +139,7 @@ cdef class Context:
         self.n_outputs_max_per_seq = min(
             params.n_outputs_max_per_seq or self.n_outputs_max, self.n_outputs_max)
         self.kv_unified = params.kv_unified
+        self.swa_full = params.swa_full
         # Shifting rotates the keys in place, which ggml ends the process for if they are bfloat16.
         self.can_shift = llama_memory_can_shift(self.memory_ptr) and params.type_k != GGML_TYPE_BF16
         self.ctx_type = ctx_type

@@ -15,14 +15,14 @@ from pyspec.engine.loading import (
     MODEL_SETTINGS,
     Loaded,
     LoadProgress,
-    can_remove_tail,
     load_model,
     open_draft,
     open_target,
-    require_tail_removal,
     require_text_model,
 )
+from pyspec.engine.prefixes import PrefixCache, Slots
 from pyspec.engine.rounds import Setup
+from pyspec.engine.scheduler import Scheduler
 from pyspec.speculation.calibrate import measure_decodes
 from pyspec.speculation.chain import Chain
 from pyspec.speculation.config import DraftModel
@@ -43,6 +43,7 @@ class Assembly:
     Attributes:
         model: the target.
         setup: what requests share.
+        scheduler: who shares the rounds out.
         contexts: the target's, then the draft's.
         config: the settings as they were resolved.
         release: frees all of it, but for a model that was given.
@@ -50,6 +51,7 @@ class Assembly:
 
     model: Model
     setup: Setup
+    scheduler: Scheduler
     contexts: list[Context]
     config: EngineConfig
     release: Callable[[], None]
@@ -60,9 +62,14 @@ def assemble(
     specs: Sequence[SpeculatorSpec],
     *,
     n_ctx: int | None,
+    n_slots: int,
+    n_cells: int | None,
     n_batch: int,
     n_draft_max: int,
-    implied: bool,
+    n_prompt_rows: int,
+    stall_timeout: float,
+    prefix_reuse: bool,
+    prefix_cache: int,
     adaptive: bool,
     synthetic: Synthetic | None,
     settings: dict[str, Any],
@@ -71,7 +78,7 @@ def assemble(
     """Loads and connects everything; what was opened is closed again when something fails.
 
     Args:
-        implied: nobody asked for these speculators, so that a target they don't fit goes without.
+        prefix_cache: bytes of saved sequences.
         settings: parameters of the target's context and model.
     """
     opened: list[Loaded] = []
@@ -83,15 +90,11 @@ def assemble(
             model = load_model(target, "target", progress, **{name: settings[name] for name in MODEL_SETTINGS})
             owned.append(model)
         require_text_model(model, "target")
-        if implied and not can_remove_tail(model):
-            specs = []
-            n_draft_max = 0
-        if specs:
-            require_tail_removal(model, "target")
         tgt = open_target(
             model,
             n_ctx=model.n_ctx_train if n_ctx is None else n_ctx,
-            n_slots=1,
+            n_slots=n_slots,
+            n_cells=n_cells,
             n_draft_max=n_draft_max,
             n_batch=n_batch,
             config=settings,
@@ -112,10 +115,11 @@ def assemble(
                         n_min=spec.n_min,
                         p_min=spec.p_min,
                         replay=spec.sync == "replay",
+                        capacity=dft.config.n_ctx if n_slots > 1 else None,
                     )
                 )
             elif isinstance(spec, NGramSpec):
-                speculators.append(spec.build(1, tgt.context.n_vocab))
+                speculators.append(spec.build(n_slots, tgt.context.n_vocab))
             else:
                 speculators.append(guarded(spec))
         decoder = Decoder(tgt.context, [s for s in speculators if isinstance(s, CompiledSpeculator)])
@@ -131,23 +135,31 @@ def assemble(
             save_learned(spec, speculator)
         _release(opened, owned)
 
+    setup = Setup(
+        decoder=decoder,
+        vocab=model.vocab,
+        chain=Chain(decoder, speculators, controller),
+        n_slots=n_slots,
+        n_draft_max=n_draft_max,
+        n_ctx=tgt.config.n_ctx,
+        n_rows=tgt.context.n_batch,
+        prompt_chunk=min(tgt.context.n_batch, tgt.context.n_ubatch),
+        n_prompt_rows=n_prompt_rows,
+        stall_timeout=stall_timeout,
+        synthetic=synthetic is not None,
+    )
+    slots = Slots(decoder, n_slots, reuse=prefix_reuse, cache=PrefixCache(prefix_cache if prefix_reuse else 0))
     return Assembly(
         model=model,
-        setup=Setup(
-            decoder=decoder,
-            vocab=model.vocab,
-            chain=Chain(decoder, speculators, controller),
-            n_draft_max=n_draft_max,
-            n_ctx=tgt.config.n_ctx,
-            n_rows=min(tgt.context.n_batch, tgt.context.n_outputs_max),
-            prompt_chunk=min(tgt.context.n_batch, tgt.context.n_ubatch),
-            synthetic=synthetic is not None,
-        ),
+        setup=setup,
+        scheduler=Scheduler(setup, slots),
         contexts=[loaded.context for loaded in opened],
         config=EngineConfig(
             target=tgt.config,
             draft=None if dft is None else dft.config,
             speculators=tuple(speculator.name for speculator in speculators),
+            n_slots=n_slots,
+            rollback=decoder.rollback,
             n_draft_max=n_draft_max,
             draft_length="fixed" if controller is None else "auto",
             draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),

@@ -46,6 +46,8 @@ class EngineConfig:
         target: the model whose text is wanted.
         draft: the draft model, or None.
         speculators: names of the speculators in the order they are asked.
+        n_slots: requests that run at once.
+        rollback: how rejected tokens leave the target's memory: "cut", "snapshots" or "checkpoint".
         n_draft_max: longest draft any of them may submit.
         draft_length: "fixed", or "auto": as long as pays.
         draft_options: the draft model's own parameters (n_max, n_min, p_min, sync, ...), or None.
@@ -54,6 +56,8 @@ class EngineConfig:
     target: ModelConfig
     draft: ModelConfig | None
     speculators: tuple[str, ...]
+    n_slots: int
+    rollback: str
     n_draft_max: int
     draft_length: str
     draft_options: dict[str, Any] | None

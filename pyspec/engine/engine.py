@@ -5,19 +5,22 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pyspec._llama import Model
+from pyspec.chat import render
+from pyspec.engine import saved
 from pyspec.engine.assembly import assemble, look_at_costs
 from pyspec.engine.generation import Generation, Job, Result
 from pyspec.engine.loading import LoadProgress
+from pyspec.engine.metrics import EngineStats
 from pyspec.engine.prompt import prompt_tokens
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextError, ContextFull, InvalidRequest
 from pyspec.sampling import DryCache, SamplingParams, build_chain
-from pyspec.speculation.config import check_callback, check_integer
+from pyspec.speculation.config import check_callback, check_integer, check_seconds
 from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
 from pyspec.speculation.synthetic import Synthetic
 
@@ -33,8 +36,8 @@ class Engine:
     >>> with Engine("target.gguf", speculation=DraftModel("draft.gguf", n_max=8)) as engine:
     ...     print(engine.generate("Once upon a time", SamplingParams(temperature=0.0, max_tokens=100)).text)
 
-    All methods may be called from any thread. Requests run one after the other, in the order they came, on a thread
-    of the engine's own.
+    All methods may be called from any thread and from coroutines. Requests run on a thread of the engine's own, as many
+    at once as there are slots; the others wait in the order they came.
 
     Args:
         target: the model whose text is wanted: a GGUF file, a name that ``pyspec models list`` knows, or an open
@@ -45,10 +48,16 @@ class Engine:
             several of them in the order they are asked (the first that has a draft wins the round; at most one
             draft model). "auto": the draft model if one is given, else n-grams of the text itself, with lengths
             that pay (see draft_length). "none" or None: plain decoding.
-        n_ctx: tokens the context holds, prompt and text together; None: as many as the model was trained with.
+        n_slots: requests that run at once. They share the models, one context of each, and every decode; a context
+            takes n_slots times the memory of one.
+        n_ctx: tokens a request may have, prompt and text together; None: as many as the model was trained with.
+        n_cells: tokens that all slots may hold together; None: n_ctx for each. Fewer save memory where requests are
+            seldom long at the same time; when it is full, the youngest request ends with ContextFull.
         n_batch: most rows in one decode; drafts shrink where it is smaller than a draft and one.
         n_ubatch: most rows computed at once: how a long prompt is cut. Larger is faster up to a point and takes
             memory for intermediate results.
+        n_prompt_rows: most prompt tokens read in a round in which other requests generate. More: a new request starts
+            to write sooner. Fewer: those that write are held up less while it is read.
         n_threads: threads for decodes of one row; 0: one per core.
         n_threads_batch: threads for prompts and verification; 0: as n_threads.
         n_gpu_layers: layers kept on the GPU, where there is one; -1: all.
@@ -62,6 +71,12 @@ class Engine:
         draft_length: "fixed": drafts as long as their speculator's n_max (and p_min) say. "auto": as long as pays, from
             what decodes cost and what is accepted, measured while the engine runs; not at all where drafting does not
             pay. None: "auto" where speculation is "auto", else "fixed".
+        n_queue_max: most requests that wait for a slot.
+        stall_timeout: seconds a stream may wait for its reader before its request ends with ConsumerStalled.
+        prefix_reuse: start a request from what an earlier one that began the same way has left in a slot or in the
+            cache; only the rest of the prompt is read.
+        prefix_cache_mib: host memory for sequences whose slot went to somebody else, in MiB; the least recently used
+            leave first. 0: none.
         synthetic: for benchmarks: acceptance is drawn at random, and the text is not the model's.
         load_progress: called with ("target" or "draft", 0..1) while models load; what it raises ends the loading.
 
@@ -81,9 +96,12 @@ class Engine:
         *,
         draft_model: str | os.PathLike[str] | None = None,
         speculation: Speculation = "auto",
+        n_slots: int = 1,
         n_ctx: int | None = 4096,
+        n_cells: int | None = None,
         n_batch: int = 2048,
         n_ubatch: int = 512,
+        n_prompt_rows: int = 128,
         n_threads: int = 0,
         n_threads_batch: int = 0,
         n_gpu_layers: int = -1,
@@ -93,12 +111,20 @@ class Engine:
         use_extra_bufts: bool = True,
         n_draft_max: int | None = None,
         draft_length: Literal["auto", "fixed"] | None = None,
+        n_queue_max: int = 1024,
+        stall_timeout: float = 300.0,
+        prefix_reuse: bool = True,
+        prefix_cache_mib: int = 256,
         synthetic: Synthetic | None = None,
         load_progress: LoadProgress | None = None,
     ) -> None:
         check_callback(load_progress, "load_progress")
         specs = speculators_from(speculation, draft_model)
         for name, value, low in (
+            ("n_slots", n_slots, 1),
+            ("n_prompt_rows", n_prompt_rows, 1),
+            ("n_queue_max", n_queue_max, 1),
+            ("prefix_cache_mib", prefix_cache_mib, 0),
             ("n_batch", n_batch, 1),
             ("n_ubatch", n_ubatch, 1),
             ("n_threads", n_threads, 0),
@@ -108,6 +134,9 @@ class Engine:
             check_integer(value, name, low)
         if n_ctx is not None:
             check_integer(n_ctx, "n_ctx", 1)
+        if n_cells is not None:
+            check_integer(n_cells, "n_cells", 1)
+        check_seconds(stall_timeout, "stall_timeout")
         if n_draft_max is not None:
             check_integer(n_draft_max, "n_draft_max", 0)
         longest = max((longest_draft(spec) for spec in specs), default=0)
@@ -124,9 +153,14 @@ class Engine:
             target,
             specs,
             n_ctx=n_ctx,
+            n_slots=n_slots,
+            n_cells=n_cells,
             n_batch=n_batch,
             n_draft_max=longest,
-            implied=draft_model is None and isinstance(speculation, str),
+            n_prompt_rows=n_prompt_rows,
+            stall_timeout=stall_timeout,
+            prefix_reuse=prefix_reuse,
+            prefix_cache=prefix_cache_mib << 20,
             adaptive=adaptive,
             synthetic=synthetic,
             settings={
@@ -145,7 +179,8 @@ class Engine:
         self._model = assembly.model
         self._contexts = assembly.contexts
         self._dry_cache = DryCache()
-        self._worker = Worker(assembly.setup, assembly.contexts, assembly.release)
+        self._scheduler = assembly.scheduler
+        self._worker = Worker(assembly.scheduler, assembly.contexts, assembly.release, n_queue_max=n_queue_max)
         _open_engines.add(self)
         try:
             self._worker.ask(lambda: look_at_costs(assembly))
@@ -162,6 +197,8 @@ class Engine:
         *,
         n_draft_max: int | None = None,
         prompt_progress: Callable[[int, int], None] | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
     ) -> Result:
         """Writes the continuation of a prompt and returns it whole.
 
@@ -172,8 +209,12 @@ class Engine:
             n_draft_max: longest draft for this request, up to the engine's; 0: plain decoding.
             prompt_progress: called with (tokens read, tokens in the prompt) while the prompt is read; in the
                 engine's thread. What it raises ends the request.
+            timeout: seconds from now after which the request ends, with finish_reason "timeout" and what there is by
+                then. None: none.
+            priority: requests with a larger one get a free slot first.
 
         Raises:
+            QueueFull: too many requests wait already.
             InvalidRequest: an empty prompt, invalid UTF-8, an unknown token id, an impossible parameter.
             GrammarError: the grammar can't be parsed.
             ContextFull: the prompt does not fit into the context.
@@ -182,7 +223,9 @@ class Engine:
 
         Ctrl-C ends the request and raises KeyboardInterrupt; the engine goes on with the next one.
         """
-        generation = self.stream(prompt, params, n_draft_max=n_draft_max, prompt_progress=prompt_progress)
+        generation = self.stream(
+            prompt, params, n_draft_max=n_draft_max, prompt_progress=prompt_progress, timeout=timeout, priority=priority
+        )
         try:
             return generation.result()
         except BaseException:
@@ -196,13 +239,33 @@ class Engine:
         *,
         n_draft_max: int | None = None,
         prompt_progress: Callable[[int, int], None] | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
     ) -> Generation:
         """Starts a request and returns at once; iterate what it returns for the chunks of text, round by round.
+
+        In a coroutine: ``async for chunk in engine.stream(...)``, ``result = await engine.stream(...)``. Neither takes a
+        thread.
 
         Parameters and errors are those of `generate`; errors of the prompt and the parameters come at once, others
         while iterating. Leaving the iteration early (``break`` and dropping the object, `Generation.cancel`, or its
         use as a context manager) ends the request.
         """
+        return self._start(
+            prompt, params, n_draft_max=n_draft_max, prompt_progress=prompt_progress, timeout=timeout, priority=priority
+        )
+
+    def _start(
+        self,
+        prompt: str | bytes | Sequence[int],
+        params: SamplingParams | None,
+        *,
+        n_draft_max: int | None = None,
+        prompt_progress: Callable[[int, int], None] | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        before_leaving: Callable[[int], None] | None = None,
+    ) -> Generation:
         worker = self._open_worker()
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
@@ -210,6 +273,10 @@ class Engine:
         if n_draft_max is not None:
             check_integer(n_draft_max, "n_draft_max", 0)
         check_callback(prompt_progress, "prompt_progress")
+        if timeout is not None:
+            check_seconds(timeout, "timeout")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise InvalidRequest(f"priority must be an integer, not {priority!r}", name="priority", value=priority)
         tokens = prompt_tokens(prompt, self._model.vocab)
         n_ctx = self.config.target.n_ctx
         if len(tokens) >= n_ctx:
@@ -220,12 +287,132 @@ class Engine:
                 n_ctx=n_ctx,
             )
         plan = build_chain(params, self._model.vocab, n_ctx=n_ctx, dry_cache=self._dry_cache)
-        job = Job(tokens, params, plan, n_draft_max=n_draft_max, prompt_progress=prompt_progress)
+        job = Job(
+            tokens,
+            params,
+            plan,
+            n_draft_max=n_draft_max,
+            prompt_progress=prompt_progress,
+            timeout=timeout,
+            priority=priority,
+            before_leaving=before_leaving,
+        )
         generation = Generation(job, worker.cancel)  # first: should Ctrl-C come now, dropping it cancels the request
         worker.submit(job)
         return generation
 
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Result:
+        """Writes the assistant's answer to a conversation, by the model's own chat template.
+
+        Args:
+            messages: mappings with ``role`` and ``content``, oldest first. Special tokens written out in a message are
+                recognised, so text from strangers should not contain them.
+            params: as for `generate`.
+            template: another template than the model's: the name of a built-in one, or Jinja source.
+            variables: further variables of the template (``tools``, ``enable_thinking``, ...).
+            **options: those of `generate`.
+
+        Raises:
+            UnsupportedModel: the model has no template, or one that can't be rendered here.
+            InvalidRequest: malformed messages, or ones that the template refuses; and what `generate` raises.
+        """
+        generation = self.stream_chat(messages, params, template=template, variables=variables, **options)
+        try:
+            return generation.result()
+        except BaseException:
+            generation.cancel()
+            raise
+
+    def stream_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Generation:
+        """Starts the answer to a conversation and returns at once; parameters as for `chat`, the rest as `stream`."""
+        self._open_worker()
+        prompt = render(self._model, messages, template=template, **dict(variables or {}))
+        return self.stream(prompt, params, **options)
+
     submit = stream
+    astream = stream
+
+    async def agenerate(
+        self,
+        prompt: str | bytes | Sequence[int],
+        params: SamplingParams | None = None,
+        **options: Any,
+    ) -> Result:
+        """`generate` for coroutines, with its parameters and errors; cancelling the task cancels the request."""
+        return await self.stream(prompt, params, **options)
+
+    # -- prefixes ------------------------------------------------------------------------------------------------
+
+    def save_prefix(self, prompt: str | bytes | Sequence[int], path: str | os.PathLike[str]) -> int:
+        """Reads a prompt and saves what the models know then to a file, for `load_prefix` in another process.
+
+        Args:
+            prompt: as for `generate`.
+            path: the file, which is replaced; it takes about as much as the prompt takes of the context's memory.
+
+        Returns:
+            Its size in bytes.
+
+        Raises:
+            OSError: the file can't be written; and what `generate` raises.
+        """
+        sizes: list[int] = []
+        name = os.fspath(path)
+        folder = os.path.dirname(os.path.abspath(name))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"there is no folder {folder} to save to")
+
+        def save(slot: int) -> None:
+            sizes.append(saved.write(name, self._scheduler.slots.saved(slot), self._identity()))
+
+        generation = self._start(prompt, SamplingParams(temperature=0.0, max_tokens=1), before_leaving=save)
+        try:
+            generation.result()
+        except BaseException:
+            generation.cancel()
+            raise
+        return sizes[0]
+
+    def load_prefix(self, path: str | os.PathLike[str]) -> list[int]:
+        """Takes a saved prefix into the cache: requests that begin like that need not read it.
+
+        Returns:
+            Its tokens.
+
+        Raises:
+            StateError: the file is damaged, or belongs to another model, vocabulary, type of cache or version.
+            InvalidRequest: it is larger than the cache, or there is none.
+            OSError: it can't be read.
+        """
+        worker = self._open_worker()
+        entry = saved.read(path, self._identity())
+        if not worker.ask(lambda: self._scheduler.slots.cache.add(entry)):
+            raise InvalidRequest(
+                f"{os.fspath(path)} takes {entry.size >> 20} MiB, and the cache of prefixes holds "
+                f"{self._scheduler.slots.cache.limit >> 20}; open the engine with a larger prefix_cache_mib",
+                name="path",
+                value=path,
+            )
+        return list(entry.tokens)
+
+    def _identity(self) -> dict[str, Any]:
+        return saved.identity(self._model, self.config.target.type_k, self.config.target.type_v)
 
     # -- what there is -------------------------------------------------------------------------------------------
 
@@ -239,6 +426,11 @@ class Engine:
         """The token ids a prompt stands for, as `generate` would read it."""
         self._open_worker()
         return prompt_tokens(prompt, self._model.vocab)
+
+    def stats(self) -> EngineStats:
+        """What the engine is doing and has done: queue, slots, tokens, rounds, acceptance, times."""
+        worker = self._open_worker()
+        return worker.ask(lambda: self._scheduler.stats(worker.n_waiting))
 
     def memory(self) -> dict[str, int]:
         """Bytes taken by target and draft, by kind: ``{"target.model": ..., "draft.logits": ..., ...}``.
@@ -263,11 +455,15 @@ class Engine:
     def closed(self) -> bool:
         return self._worker is None or self._worker.closed
 
-    def close(self) -> None:
-        """Ends all requests (as cancelled) and frees models and contexts. Safe to call twice."""
+    def close(self, *, drain: bool = False) -> None:
+        """Ends all requests (as cancelled) and frees models and contexts. Safe to call twice.
+
+        Args:
+            drain: finish the requests there are first, the waiting ones too; new ones are refused meanwhile.
+        """
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.close()
+            worker.close(drain=drain)
             self._dry_cache = DryCache()  # its samplers hold the model
 
     def __enter__(self) -> Engine:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -14,7 +16,10 @@ from pyspec.errors import Busy, PyspecError
 from pyspec.sampling import SamplerPlan, SamplingParams
 from pyspec.speculation.stats import Stats
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "timeout"]
+
+# Chunks a stream may be ahead of its reader before its slot pauses.
+N_CHUNKS_AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,13 @@ class Result:
         token_ids: the generated tokens, up to and including the one that ended the text (an end-of-generation or
             stop token, or the token that completed the stop string). Logprobs and counts end there too.
         finish_reason: "stop": the model ended the text, or a stop token or stop string did. "length": max_tokens,
-            or the context is full. "cancelled": `Generation.cancel` or Ctrl-C; text and tokens are what there was.
+            or the context is full. "cancelled": `Generation.cancel` or Ctrl-C; "timeout": the request's time was up;
+            text and tokens are what there was.
         stop: for "stop", the stop string (str) or the token (int) that ended it; else None.
         logprobs: one entry per token if ``SamplingParams.logprobs`` asked for them, else None.
         drafted_by: for each token the name of the speculator that had drafted it, or None.
         stats: what it took.
+        times: for each token, seconds from the submission of the request to the round that emitted it.
         seed: what random numbers were drawn from: the same seed gives the same text.
         prompt_token_ids: the prompt as the model saw it.
         synthetic: acceptance was drawn at random, for a benchmark; this is not the model's text.
@@ -78,6 +85,7 @@ class Result:
     stats: Stats
     seed: int
     prompt_token_ids: tuple[int, ...]
+    times: tuple[float, ...] = ()
     synthetic: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,30 +105,65 @@ class Job:
         params: SamplingParams,
         plan: SamplerPlan,
         *,
-        n_draft_max: int | None,
-        prompt_progress: Callable[[int, int], None] | None,
+        n_draft_max: int | None = None,
+        prompt_progress: Callable[[int, int], None] | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        before_leaving: Callable[[int], None] | None = None,
     ) -> None:
         self.prompt = prompt
         self.params = params
         self.plan = plan
         self.n_draft_max = n_draft_max
         self.prompt_progress = prompt_progress
+        self.priority = priority
+        self.before_leaving = before_leaving  # called with the slot when the request has ended well
+        self.t_submitted = time.monotonic()
+        self.deadline = None if timeout is None else self.t_submitted + timeout
         self.stats = Stats(prompt_tokens=len(prompt))
         self.changed = threading.Condition()
         self.cancelled = False
+        self.collected = False  # somebody waits for the result: there is nothing to be ahead of
         self.thread: threading.Thread | None = None  # the engine's, once it is queued
+        self.wake: Callable[[], None] = lambda: None  # tells the engine that there is room again
         self.chunks: deque[Chunk] = deque()
         self.result: Result | None = None
         self.error: BaseException | None = None
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def done(self) -> bool:
         return self.result is not None or self.error is not None
 
+    @property
+    def full(self) -> bool:
+        """The reader is so far behind that the request has to wait for it."""
+        return len(self.chunks) >= N_CHUNKS_AHEAD and not self.collected
+
+    def over(self, now: float) -> bool:
+        """Whether it is to be ended, at this time of `time.monotonic`."""
+        return self.cancelled or (self.deadline is not None and now >= self.deadline)
+
     def add(self, chunk: Chunk) -> None:
         with self.changed:
             self.chunks.append(chunk)
-            self.changed.notify_all()
+            self._tell()
+
+    def take(self) -> Chunk | None:
+        """The next chunk; None: there is none yet, or none any more. Call it with `changed` held."""
+        if not self.chunks:
+            return None
+        was_full = self.full
+        chunk = self.chunks.popleft()
+        if was_full:
+            self.wake()
+        return chunk
+
+    def collect(self) -> None:
+        """From now on nobody need read the chunks for the request to go on."""
+        if not self.collected:
+            self.collected = True
+            self.wake()
 
     def finish(self, outcome: Result | BaseException) -> None:
         with self.changed:
@@ -128,7 +171,38 @@ class Job:
                 self.result = outcome
             else:
                 self.error = outcome
-            self.changed.notify_all()
+            self._tell()
+
+    def finish_unstarted(self) -> None:
+        """It was cancelled, or ran out of time, before it had a slot."""
+        self.stats.queue_ms = 1000.0 * (time.monotonic() - self.t_submitted)
+        self.finish(
+            Result(
+                text="",
+                token_ids=(),
+                finish_reason="cancelled" if self.cancelled else "timeout",
+                stop=None,
+                logprobs=None if self.params.logprobs is None else (),
+                drafted_by=(),
+                stats=self.stats,
+                seed=self.plan.seed,
+                prompt_token_ids=tuple(self.prompt),
+            )
+        )
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener`, in the engine's thread, whenever something has changed. It must not raise or wait."""
+        with self.changed:
+            self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        with self.changed:
+            self._listeners.remove(listener)
+
+    def _tell(self) -> None:
+        self.changed.notify_all()
+        for listener in self._listeners:
+            listener()
 
 
 class Generation:
@@ -136,6 +210,12 @@ class Generation:
 
     >>> for chunk in engine.stream("Once upon a time"):
     ...     print(chunk.text, end="", flush=True)
+
+    In a coroutine the same with ``async for`` and ``await``, without a thread of its own; leaving the loop or
+    cancelling the task cancels the request.
+
+    A reader that falls behind makes its request wait, not the others; one that has not read anything for as long as
+    the engine's ``stall_timeout`` loses it (ConsumerStalled).
     """
 
     def __init__(self, job: Job, cancel: Callable[[Job], None]) -> None:
@@ -163,8 +243,9 @@ class Generation:
                     self._refuse_own_thread()
                 while not job.chunks and not job.done:
                     job.changed.wait()
-                if job.chunks:
-                    return job.chunks.popleft()
+                chunk = job.take()
+                if chunk is not None:
+                    return chunk
         except BaseException:  # Ctrl-C while waiting: the request ends, the engine stays usable
             self.cancel()
             raise
@@ -185,6 +266,7 @@ class Generation:
         """
         job = self._job
         deadline = None if timeout is None else time.monotonic() + timeout
+        job.collect()
         with job.changed:
             self._refuse_own_thread()
             while not job.done:
@@ -196,6 +278,56 @@ class Generation:
             raise job.error
         assert job.result is not None
         return job.result
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        try:
+            while True:
+                with self._job.changed:
+                    chunk = self._job.take()
+                if chunk is not None:
+                    yield chunk
+                elif self._job.done:
+                    break
+                else:
+                    await self._until(lambda: bool(self._job.chunks) or self._job.done)
+        finally:
+            if not self._job.done:
+                self.cancel()
+        if self._job.error is not None:
+            raise self._job.error
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        return self._aresult().__await__()
+
+    async def _aresult(self) -> Result:
+        job = self._job
+        job.collect()
+        try:
+            while not job.done:
+                await self._until(lambda: job.done)
+        finally:
+            if not job.done:
+                self.cancel()
+        if job.error is not None:
+            raise job.error
+        assert job.result is not None
+        return job.result
+
+    async def _until(self, ready: Callable[[], bool]) -> None:
+        """Waits until the engine has added something, unless it is ready already."""
+        job, loop = self._job, asyncio.get_running_loop()
+        changed = asyncio.Event()
+
+        def listener() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(changed.set)
+
+        job.listen(listener)
+        try:
+            if not ready():
+                await changed.wait()
+        finally:
+            job.unlisten(listener)
 
     def cancel(self) -> None:
         """Ends the request, within one decode or sooner; `result` then has what there was. Safe in any thread."""

@@ -62,32 +62,34 @@ def require_text_model(model: Model, role: str) -> None:
         raise UnsupportedModel(f"{model.path} ({model.arch}) can't be the {role}: {reason}")
 
 
-def can_remove_tail(model: Model) -> bool:
-    """Whether rejected tokens can be cut from the model's memory."""
-    return not (model.is_recurrent or model.is_hybrid)
-
-
-def require_tail_removal(model: Model, role: str) -> None:
-    """Raises UnsupportedModel unless rejected tokens can be cut from the model's memory."""
-    if not can_remove_tail(model):
-        kind = "recurrent" if model.is_recurrent else "partly recurrent"
-        raise UnsupportedModel(
-            f"{model.path} ({model.arch}) is {kind}: rejected tokens can't be cut from its memory, so it can't be "
-            f"the {role} of speculative decoding; it can be run with speculation='none'"
-        )
-
-
 def open_target(
-    model: Model, *, n_ctx: int, n_slots: int, n_draft_max: int, n_batch: int, config: dict[str, Any]
+    model: Model,
+    *,
+    n_ctx: int,
+    n_slots: int,
+    n_cells: int | None,
+    n_draft_max: int,
+    n_batch: int,
+    config: dict[str, Any],
 ) -> Loaded:
-    """The target's context: room for n_ctx tokens, and for the rows that one round verifies, not for n_batch rows."""
+    """The target's context: room for n_ctx tokens a slot, and for the rows a round verifies, not for n_batch rows.
+
+    All slots share one pool of cells: rows of several sequences, as many as each of them has, are then computed
+    together, where pools of their own would have them computed in one piece for each length.
+    """
+    if n_batch < n_slots:
+        raise InvalidRequest(
+            f"n_batch is {n_batch}: a round needs a row for each of {n_slots} slots", name="n_batch", value=n_batch
+        )
     n_outputs = max(1, min(n_batch, n_slots * (1 + n_draft_max)))
     context = Context(
         model,
-        n_ctx=n_ctx * n_slots,
+        n_ctx=n_ctx * n_slots if n_cells is None else n_cells,
         n_seq_max=n_slots,
         n_batch=n_batch,
         n_outputs_max=n_outputs,
+        n_rs_seq=max(0, min(n_draft_max, config["n_ubatch"] - 2)),
+        kv_unified=n_slots > 1,
         **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
     )
     return Loaded(model, context, _describe(model, context, n_ctx, config))
@@ -120,7 +122,6 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
     model = load_model(path, "draft", progress, n_gpu_layers=options.n_gpu_layers)
     try:
         require_text_model(model, "draft")
-        require_tail_removal(model, "draft")
         check_vocabulary(target.model.vocab, model.vocab)
         n_threads = options.n_threads or target.config.n_threads
         config: dict[str, Any] = {
@@ -139,6 +140,7 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             n_seq_max=n_slots,
             n_batch=max(options.n_batch, n_slots),
             n_outputs_max=n_slots,
+            kv_unified=n_slots > 1,
             **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
         )
     except BaseException:

@@ -1,4 +1,4 @@
-"""One request on one sequence, round by round: plan, propose, verify, emit."""
+"""One request while it runs: what it wants of a round, and what becomes of what the round gave."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING
 
 from pyspec.engine.generation import CallbackError, Chunk, FinishReason, Job, Result, TokenLogprob
 from pyspec.engine.text import TextAssembler
-from pyspec.errors import ContextFull, DecodeError, PyspecError
+from pyspec.errors import PyspecError
 from pyspec.speculation.budget import draft_budget
-from pyspec.speculation.chain import Chain
+from pyspec.speculation.chain import Chain, Draft, Verdict
 
 if TYPE_CHECKING:
     from pyspec._decoder import Decoder
     from pyspec._llama import Vocab
-
-# libllama's codes for a decode that found no room, and for one that was told to stop.
-NO_ROOM = 1
-ABORTED = 2
 
 DRAFT_MODEL = "draft-simple"
 
@@ -30,30 +26,51 @@ class Setup:
 
     Attributes:
         chain: who drafts.
+        n_slots: requests that run at once.
         n_draft_max: longest draft that may be verified.
         n_ctx: tokens a sequence may hold.
-        prompt_chunk: prompt tokens per decode.
+        n_rows: rows a round can have.
+        prompt_chunk: most prompt tokens in a round in which nobody generates.
+        n_prompt_rows: most prompt tokens in a round in which others generate.
+        stall_timeout: seconds a stream may be full before its request ends with an error.
         synthetic: acceptance is drawn at random.
     """
 
     decoder: Decoder
     vocab: Vocab
     chain: Chain
+    n_slots: int
     n_draft_max: int
     n_ctx: int
     n_rows: int
     prompt_chunk: int
+    n_prompt_rows: int
+    stall_timeout: float
     synthetic: bool = False
 
 
-class Run:
-    """A request while it runs. `step` does one round; after the last one `outcome` is set."""
+@dataclass
+class Work:
+    """What a round took, all its requests together: decodes, and microseconds by name."""
 
-    def __init__(self, job: Job, setup: Setup, seq: int = 0) -> None:
+    counts: dict[str, int]
+    total_ms: float
+
+
+class Run:
+    """A request on a slot. Once it is over, `outcome` is set.
+
+    Args:
+        n_held: how many of the prompt's tokens the slot holds already.
+    """
+
+    def __init__(self, job: Job, setup: Setup, seq: int, n_held: int = 0) -> None:
         self.job = job
         self.setup = setup
         self.seq = seq
         self.outcome: Result | None = None
+        self.takes_part = False  # in the round that is under way
+        self.t_stalled: float | None = None
         self._decoder = setup.decoder
         params = job.params
         self._stop_tokens = frozenset(setup.vocab.eog_tokens) | frozenset(params.stop_token_ids)
@@ -61,14 +78,14 @@ class Run:
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._drafted_by: list[str | None] = []
+        self._times: list[float] = []
         self._logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
         self._n_draft_max = setup.n_draft_max if job.n_draft_max is None else min(job.n_draft_max, setup.n_draft_max)
-        self._source: str | None = None
-        self._t_round = 0.0
-        setup.chain.begin(seq)
+        self._draft: Draft | None = None
+        self._n_prompt_rows = 0
         self._stopped_by: str | int | None = None
-        self._counts = self._decoder.counts()
-        self._t_settled = time.perf_counter()
+        self._draft_work = setup.chain.draft_work(seq)
+        setup.chain.begin(seq)
         self._decoder.begin(
             seq,
             job.prompt,
@@ -76,89 +93,78 @@ class Run:
             stop_tokens=sorted(self._stop_tokens),
             n_logprobs=-1 if params.logprobs is None else params.logprobs,
         )
+        job.stats.cached_tokens = n_held
+        job.stats.queue_ms = 1000.0 * (time.monotonic() - job.t_submitted)
 
-    def step(self) -> None:
-        """One round, or one chunk of the prompt."""
-        if self.job.cancelled:
-            self._add(self._assembler.finish().text, [], 0)
-            self._finish("cancelled")
-        elif self._decoder.pending(self.seq):
-            self._read_prompt()
-        else:
-            self._t_round = time.perf_counter()
-            self._plan_round()
-            self._source = self.setup.chain.propose(self.seq, self.job.stats)
-            if self._verify():
-                self._emit()
+    @property
+    def waits(self) -> bool:
+        """It can't go on before its reader has read something."""
+        return self.job.full and not self.job.over(time.monotonic())
 
-    # -- the moves -----------------------------------------------------------------------------------------------
+    @property
+    def reading(self) -> int:
+        """Tokens it has to read before it can write."""
+        return self._decoder.pending(self.seq)
 
-    def _read_prompt(self) -> None:
-        self._decoder.plan(self.seq, prompt_rows=self.setup.prompt_chunk)
-        if not self._verify():
-            return
-        n_left = self._decoder.pending(self.seq)
-        if self.job.prompt_progress is not None:
-            try:
-                self.job.prompt_progress(len(self.job.prompt) - n_left, len(self.job.prompt))
-            except BaseException as error:
-                raise CallbackError(error) from error
-        if n_left == 0:
-            self._settle()
-            self._emit(first=True)
+    # -- the round -----------------------------------------------------------------------------------------------
 
-    def _plan_round(self) -> None:
+    def plan_reading(self, n_rows: int) -> int:
+        """Takes part in the round with at most so many tokens of its prompt; returns with how many."""
+        self._draft = None
+        self._n_prompt_rows = min(n_rows, self.reading)
+        self.takes_part = self._n_prompt_rows > 0
+        if self.takes_part:
+            self._decoder.plan(self.seq, prompt_rows=self._n_prompt_rows)
+        return self._n_prompt_rows
+
+    def plan_writing(self, n_rows: int, *, drafting: bool = True) -> None:
+        """Takes part in the round with its last token, and a draft that fits into so many rows with it."""
+        self.takes_part = True
+        self._draft = None
+        self._n_prompt_rows = 0
         limit = self.job.params.max_tokens
-        self._decoder.plan(
-            self.seq,
-            budget=draft_budget(
-                n_ctx=self.setup.n_ctx,
-                n_committed=self._decoder.n_committed(self.seq),
-                remaining=None if limit is None else limit - len(self._tokens),
-                n_rows=self.setup.n_rows,
-                n_max=self._n_draft_max,
-            ),
+        budget = draft_budget(
+            n_ctx=self.setup.n_ctx,
+            n_committed=self._decoder.n_committed(self.seq),
+            remaining=None if limit is None else limit - len(self._tokens),
+            n_rows=n_rows,
+            n_max=self._n_draft_max if drafting else 0,
         )
+        self._decoder.plan(self.seq, budget=budget)
 
-    def _verify(self) -> bool:
-        """The target's decode. False: it was told to stop, or there was no room, and this round has no result."""
-        try:
-            self._decoder.verify()
-        except DecodeError as error:
-            if error.code == ABORTED:
-                return False
-            if error.code != NO_ROOM:
-                raise
-            if self._n_draft_max > 0:  # without drafts it may fit
-                self._n_draft_max = 0
-                return False
-            raise ContextFull(
-                f"no room for another token after {self._decoder.n_committed(self.seq)}; make n_ctx larger",
-                n_tokens=self._decoder.n_committed(self.seq) + 1,
-                n_ctx=self.setup.n_ctx,
-            ) from error
-        return True
+    def drafted(self, draft: Draft) -> None:
+        """Who drafted for it."""
+        self._draft = draft
 
-    def _emit(self, first: bool = False) -> None:
-        """Tokens to text, text to the caller, and whether this was the last round."""
+    def took(self, work: Work) -> Verdict | None:
+        """Takes what the round gave: tokens to text, text to the caller, and whether this was the last round.
+
+        Returns:
+            How its draft fared, for those who choose the lengths; None while the prompt is read.
+
+        Raises:
+            CallbackError: the caller's progress callback raised.
+            PyspecError: no token could be chosen.
+        """
+        first = not self._tokens
         tokens, n_drafted, n_accepted, _, error = self._decoder.result(self.seq)
-        stats = self.job.stats
-        if not first:
-            stats.rounds += 1
-            stats.rounds_without_draft += n_drafted == 0
-            self.setup.chain.verified(
-                self.seq,
-                self._source,
-                drafted=n_drafted,
-                accepted=n_accepted,
-                emitted=len(tokens),
-                total_ms=1000.0 * (time.perf_counter() - self._t_round),
-            )
-            for name, n_discarded in self.setup.chain.discarded.items():
-                stats.speculator(name).discarded += n_discarded
-        if self._source is not None:
-            stats.speculator(self._source).count(n_drafted, n_accepted)
+        self._count(work, n_drafted, first)
+        if self._n_prompt_rows:
+            n_left = self.reading
+            if first and self.job.prompt_progress is not None:
+                try:
+                    self.job.prompt_progress(len(self.job.prompt) - n_left, len(self.job.prompt))
+                except BaseException as callback_error:
+                    raise CallbackError(callback_error) from callback_error
+            if not tokens and error is None:
+                return None
+        self._emit(tokens, n_accepted, error)
+        if self._draft is None:
+            return None
+        return Verdict(self._draft, drafted=n_drafted, accepted=n_accepted, emitted=len(tokens))
 
+    def _emit(self, tokens: list[int], n_accepted: int, error: str | None) -> None:
+        stats = self.job.stats
         piece = self.setup.vocab.piece
         fed = self._assembler.feed(
             [b"" if token in self._stop_tokens else piece(token, special=False) for token in tokens]
@@ -178,7 +184,7 @@ class Run:
         if error is not None and reason is None:
             raise PyspecError(f"no token can be chosen after {len(self._tokens)} tokens: {error}")
         if reason is not None:
-            self._finish(reason)
+            self.finish(reason, flush=False)
 
     def _finish_reason(self, kept: Sequence[int], stop: str | None) -> FinishReason | None:
         if stop is not None or (kept and kept[-1] in self._stop_tokens):
@@ -191,7 +197,8 @@ class Run:
         return None
 
     def _add(self, text: str, tokens: list[int], n_accepted: int) -> None:
-        drafted_by = tuple(self._source if i < n_accepted else None for i in range(len(tokens)))
+        source = None if self._draft is None else self._draft.source
+        drafted_by = tuple(source if i < n_accepted else None for i in range(len(tokens)))
         logprobs: tuple[TokenLogprob, ...] = ()
         if self._logprobs is not None:
             rows = zip(tokens, self._decoder.logprobs(self.seq), strict=False)
@@ -200,6 +207,7 @@ class Run:
         self._text.append(text)
         self._tokens.extend(tokens)
         self._drafted_by.extend(drafted_by)
+        self._times.extend([time.monotonic() - self.job.t_submitted] * len(tokens))
         self.job.stats.completion_tokens += len(tokens)
         self.job.stats.emitted_from_draft += min(n_accepted, len(tokens))
         if text or tokens:
@@ -207,8 +215,13 @@ class Run:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _finish(self, reason: FinishReason) -> None:
-        self._settle()
+    def finish(self, reason: FinishReason, *, flush: bool = True) -> None:
+        """Ends the request with what there is; `flush`: text that was held back is part of it."""
+        if flush:
+            self._draft = None
+            self._add(self._assembler.finish().text, [], 0)
+        if self.setup.chain.controller is not None:
+            self.job.stats.draft_length = self.setup.chain.controller.report()
         self.outcome = Result(
             text="".join(self._text),
             token_ids=tuple(self._tokens),
@@ -219,40 +232,48 @@ class Run:
             stats=self.job.stats,
             seed=self.job.plan.seed,
             prompt_token_ids=tuple(self.job.prompt),
+            times=tuple(self._times),
             synthetic=self.setup.synthetic,
         )
 
-    def _settle(self) -> None:
-        """Adds the work and the time since the last call to the statistics: the prompt's, then the rounds'."""
-        stats, before, now = self.job.stats, self._counts, self._decoder.counts()
-        work = {name: now[name] - before[name] for name in now}
-        elapsed = 1000.0 * (time.perf_counter() - self._t_settled)
-        self._counts = now
-        self._t_settled = time.perf_counter()
-        stats.target_calls += work["target_calls"]
-        stats.target_rows += work["target_rows"]
-        stats.draft_calls += work["draft_calls"]
-        stats.draft_rows += work["draft_rows"]
-        if work["draft_failures"]:
-            stats.speculator(DRAFT_MODEL).failures += work["draft_failures"]
+    def _count(self, work: Work, n_drafted: int, first: bool) -> None:
+        """Adds a round to the statistics. Times are those of the whole round, whoever shares it."""
+        stats, counts = self.job.stats, work.counts
+        stats.target_calls += 1
+        stats.target_rows += self._n_prompt_rows or 1 + n_drafted
+        calls, rows = self.setup.chain.draft_work(self.seq)
+        stats.draft_calls += calls - self._draft_work[0]
+        stats.draft_rows += rows - self._draft_work[1]
+        self._draft_work = calls, rows
+        if self._draft is not None:
+            stats.rounds += 1
+            stats.rounds_without_draft += n_drafted == 0
+            if self._draft.source is not None:
+                n_accepted = self._decoder.result(self.seq)[2]
+                stats.speculator(self._draft.source).count(n_drafted, n_accepted)
+            for name, n_discarded in self._draft.discarded.items():
+                stats.speculator(name).discarded += n_discarded
+            for name, n_failures in self._draft.failures.items():
+                stats.speculator(name).failures += n_failures
+            if self._draft.asked_model and counts["draft_failures"]:
+                stats.speculator(DRAFT_MODEL).failures += counts["draft_failures"]
         propose_ms = 0.0
         for name in self.setup.chain.names:
             spent_us = (
-                work["draft_us"]
+                counts["draft_us"]
                 if name == DRAFT_MODEL
-                else sum(work.get(f"{name}.{part}", 0) for part in ("propose_us", "index_us"))
+                else counts.get(f"{name}.propose_us", 0) + counts.get(f"{name}.index_us", 0)
             )
             if spent_us:
                 stats.speculator(name).propose_ms += spent_us / 1000.0
                 propose_ms += spent_us / 1000.0
-        if self.setup.chain.controller is not None:
-            stats.draft_length = self.setup.chain.controller.report()
-        if not self._tokens:
-            stats.prefill_ms += elapsed
+        if first:
+            stats.prefill_ms += work.total_ms
             return
-        stats.decode_ms += elapsed
+        stats.decode_ms += work.total_ms
         stats.draft_ms += propose_ms
-        stats.draft_read_ms += work["draft_read_us"] / 1000.0
-        stats.verify_ms += work["verify_us"] / 1000.0
-        stats.sampling_ms += work["sampling_us"] / 1000.0
-        stats.libllama_ms += (work["draft_decode_us"] + work["verify_us"]) / 1000.0
+        stats.draft_read_ms += counts["draft_read_us"] / 1000.0
+        stats.verify_ms += counts["verify_us"] / 1000.0
+        stats.sampling_ms += counts["sampling_us"] / 1000.0
+        stats.checkpoint_ms += counts["checkpoint_us"] / 1000.0
+        stats.libllama_ms += (counts["draft_decode_us"] + counts["verify_us"] + counts["checkpoint_us"]) / 1000.0

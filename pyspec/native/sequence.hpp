@@ -19,7 +19,8 @@ namespace pyspec {
 
 struct Sequence {
     // between rounds
-    bool active = false;
+    bool active = false;      // a request uses it; else its tokens are what an earlier one left
+    int32_t furthest = 0;     // positions its memory has ever reached since it was empty
     std::vector<llama_token> tokens;
     std::vector<llama_token> pending;
     llama_token seed = -1;
@@ -45,6 +46,15 @@ struct Sequence {
     std::string error;  // why no token could be chosen; empty when all went well
 
     void reset() { *this = Sequence(); }
+
+    // The request is over; what its memory holds stays.
+    void release() {
+        std::vector<llama_token> held = std::move(tokens);
+        const int32_t reached = furthest;
+        reset();
+        tokens = std::move(held);
+        furthest = reached;
+    }
 
     void begin_round() {
         planned = false;

@@ -3,13 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
 from pyspec._speculator import CompiledSpeculator
 from pyspec.speculation.controller import LengthController
 from pyspec.speculation.scripted import DraftRequest, GuardedSpeculator
-from pyspec.speculation.stats import Stats
+
+
+@dataclass(eq=False)
+class Draft:
+    """How one sequence came to its draft, or to none.
+
+    Attributes:
+        seq: the sequence.
+        budget: most tokens it could have.
+        model_budget: most tokens the draft model may propose.
+        source: name of the speculator whose draft is verified; None: nobody's.
+        asked_model: the draft model was asked for it.
+        discarded: by name, tokens of drafts that were shorter than their speculator's n_min.
+        failures: by name, how often a speculator failed.
+    """
+
+    seq: int
+    budget: int
+    model_budget: int
+    source: str | None = None
+    asked_model: bool = False
+    discarded: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a draft fared in the target's decode.
+
+    Attributes:
+        draft: the draft.
+        drafted, accepted: tokens submitted, and accepted.
+        emitted: tokens the sequence emitted.
+    """
+
+    draft: Draft
+    drafted: int
+    accepted: int
+    emitted: int
 
 
 class Chain:
@@ -22,7 +61,6 @@ class Chain:
 
     Attributes:
         names: of the speculators, in order.
-        discarded: by name, tokens of drafts in the last round that were shorter than their speculator's n_min.
     """
 
     def __init__(
@@ -32,12 +70,10 @@ class Chain:
         controller: LengthController | None = None,
     ) -> None:
         self.controller = controller
-        self.discarded: dict[str, int] = {}
         self.names = tuple(speculator.name for speculator in speculators)
         self._decoder = decoder
         self._speculators = speculators
         self._model = next((s for s in speculators if isinstance(s, DraftRunner)), None)
-        self._model_asked = False
 
     def begin(self, seq: int) -> None:
         """A request starts on a sequence."""
@@ -49,71 +85,128 @@ class Chain:
         if self.controller is not None:
             self.controller.end(seq)
 
-    def propose(self, seq: int, stats: Stats) -> str | None:
-        """Lets the speculators draft for a sequence whose round is planned.
+    def draft_work(self, seq: int) -> tuple[int, int]:
+        """Decodes of the draft model the sequence has ever taken part in, and its rows in them."""
+        return (0, 0) if self._model is None else self._model.work(seq)
+
+    def propose(self, seqs: Sequence[int], *, prompt_rows: int = 0) -> list[Draft]:
+        """Lets the speculators draft for the sequences that generate this round, all of them planned.
+
+        Args:
+            prompt_rows: rows of prompts in the same batch.
 
         Returns:
-            The name of the one whose draft will be verified, or None.
+            For each sequence, in order, how it came to its draft.
         """
         decoder, controller = self._decoder, self.controller
-        self._model_asked = False
-        self.discarded = {}
-        budget = decoder.budget(seq)
-        if budget == 0:
-            return None
-        may_draft = self._model_may_draft(seq) if controller is not None else True
+        drafts = [Draft(seq, budget, budget) for seq, budget in zip(seqs, map(decoder.budget, seqs), strict=True)]
+        wanting = [draft for draft in drafts if draft.budget > 0]
+        if not wanting:
+            return drafts
+        n_plain = len(drafts) - len(wanting)
+        with_model = self._who_may_use_the_model(wanting, n_plain, prompt_rows) if controller is not None else wanting
         compiled = 0
         for speculator in self._speculators:
+            open_ones = [draft for draft in wanting if draft.source is None]
             if isinstance(speculator, CompiledSpeculator):
-                if speculator is not self._model or may_draft:
-                    self._model_asked |= speculator is self._model
-                    decoder.propose(compiled)
-                    discarded = decoder.result(seq)[3] - sum(self.discarded.values())
-                    if discarded:
-                        self.discarded[speculator.name] = discarded
+                if speculator is self._model:
+                    open_ones = [draft for draft in open_ones if draft in with_model]
+                self._ask(compiled, speculator, open_ones, wanting)
                 compiled += 1
             else:
-                self._offer(seq, speculator, budget, stats)
-            length = decoder.n_drafted(seq)
-            if length and controller is not None and speculator is not self._model:
-                kept = controller.cut(seq, speculator.name, length, n_rows=1, model_may_draft=may_draft)
-                decoder.cut(seq, kept)
-                length = kept
-            if length:
-                return speculator.name
-        return None
+                self._offer(speculator, open_ones)
+            for draft in open_ones:
+                length = decoder.n_drafted(draft.seq)
+                if length and controller is not None and speculator is not self._model:
+                    rows = prompt_rows + len(drafts) + sum(decoder.n_drafted(d.seq) for d in wanting if d is not draft)
+                    kept = controller.cut(
+                        draft.seq,
+                        speculator.name,
+                        length,
+                        n_rows=rows,
+                        n_generating=len(drafts),
+                        model_may_draft=draft in with_model,
+                    )
+                    decoder.cut(draft.seq, kept)
+                    length = kept
+                if length:
+                    draft.source = speculator.name
+        return drafts
 
-    def verified(
-        self, seq: int, source: str | None, *, drafted: int, accepted: int, emitted: int, total_ms: float
-    ) -> None:
+    def verified(self, verdicts: Sequence[Verdict], *, total_ms: float) -> None:
         """Tells the controller what a round was like."""
         controller, model = self.controller, self._model
         if controller is None:
             return
-        calls = model.round_calls() if model is not None and self._model_asked else []
+        asked = [verdict for verdict in verdicts if verdict.draft.asked_model]
         rows, verify_ms = self._decoder.last_decode()
+        calls = model.round_calls() if model is not None and asked else []
         controller.observe_round(rows=rows, verify_ms=verify_ms, draft_calls=calls, total_ms=total_ms)
-        if model is not None and self._model_asked and (source is None or source == model.name):
-            controller.observe_model_draft(
-                seq, model.confidences_of(seq)[:drafted], accepted, steps=model.steps(seq), emitted=emitted
-            )
-        elif source is not None:
-            controller.observe_draft(seq, source, drafted, accepted)
+        for verdict in verdicts:
+            draft = verdict.draft
+            if model is not None and draft.asked_model and draft.source in (None, model.name):
+                controller.observe_model_draft(
+                    draft.seq,
+                    model.confidences_of(draft.seq)[: verdict.drafted],
+                    verdict.accepted,
+                    steps=model.steps(draft.seq),
+                    emitted=verdict.emitted,
+                )
+            elif draft.source is not None:
+                controller.observe_draft(draft.seq, draft.source, verdict.drafted, verdict.accepted)
 
-    def _model_may_draft(self, seq: int) -> bool:
-        """Asks the controller whether the draft model should, and hands it the floors to stop at."""
+    # -- the draft model -----------------------------------------------------------------------------------------
+
+    def _who_may_use_the_model(self, wanting: Sequence[Draft], n_plain: int, prompt_rows: int) -> list[Draft]:
+        """Asks the controller for whom the draft model should draft, and hands it the floors to stop at."""
         controller, model = self.controller, self._model
         if model is None or controller is None:
-            return False
-        unread = self._decoder.n_committed(seq) + 1 - model.synced(seq)
-        (may_draft,) = controller.may_draft([seq], [unread])
-        if may_draft:
-            floors, onwards = controller.floors(seq)
+            return []
+        unread = [self._decoder.n_committed(draft.seq) + 1 - model.synced(draft.seq) for draft in wanting]
+        seqs = [draft.seq for draft in wanting]
+        lengths = controller.model_lengths(seqs, unread, n_plain=n_plain, prompt_rows=prompt_rows)
+        chosen = []
+        for draft, length in zip(wanting, lengths, strict=True):
+            draft.model_budget = min(draft.budget, length)
+            if length:
+                chosen.append(draft)
+        if chosen:
+            n_others = n_plain + len(wanting) - len(chosen)
+            floors, onwards = controller.floors(
+                [draft.seq for draft in chosen], n_others=n_others, prompt_rows=prompt_rows
+            )
             model.set_floors(floors, onwards, controller.calibration.table)
-        return may_draft
+        return chosen
 
-    def _offer(self, seq: int, speculator: GuardedSpeculator, budget: int, stats: Stats) -> None:
-        failures = speculator.failures
-        draft = speculator.draft(DraftRequest(seq, self._decoder.tokens(seq), budget))
-        self._decoder.offer(seq, draft)
-        stats.speculator(speculator.name).failures += speculator.failures - failures
+    def _ask(
+        self, which: int, speculator: CompiledSpeculator, asked: Sequence[Draft], wanting: Sequence[Draft]
+    ) -> None:
+        """Lets a compiled speculator draft for some of the sequences that have no draft yet."""
+        if not asked:
+            return
+        decoder = self._decoder
+        if speculator is self._model:
+            for draft in wanting:
+                if draft.source is None:
+                    decoder.set_budget(draft.seq, draft.model_budget if draft in asked else 0)
+        decoder.propose(which)
+        if speculator is self._model:
+            for draft in wanting:
+                decoder.set_budget(draft.seq, draft.budget)
+        for draft in asked:
+            draft.asked_model |= speculator is self._model
+            discarded = decoder.result(draft.seq)[3] - sum(draft.discarded.values())
+            if discarded:
+                draft.discarded[speculator.name] = discarded
+
+    # -- Python --------------------------------------------------------------------------------------------------
+
+    def _offer(self, speculator: GuardedSpeculator, asked: Sequence[Draft]) -> None:
+        if not asked:
+            return
+        requests = [DraftRequest(draft.seq, self._decoder.tokens(draft.seq), draft.budget) for draft in asked]
+        for draft, tokens in zip(asked, speculator.draft(requests), strict=True):
+            if tokens is None:
+                draft.failures[speculator.name] = 1
+            else:
+                self._decoder.offer(draft.seq, tokens)

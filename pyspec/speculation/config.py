@@ -91,6 +91,13 @@ def check_callback(value: object, name: str) -> None:
         raise InvalidRequest(f"{name} must be a function or None, not {value!r}", name=name, value=value)
 
 
+def check_seconds(value: object, name: str) -> float:
+    """The value, if it is a number above 0; InvalidRequest otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidRequest(f"{name} must be seconds, more than 0, not {value!r}", name=name, value=value)
+    return float(value)
+
+
 def check_integer(value: object, name: str, low: int, high: int = 2**31 - 1) -> int:
     """The value, if it is an integer from low to high; InvalidRequest otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -28,6 +28,9 @@ from pyspec.speculation.acceptance import PositionRates
 from pyspec.speculation.costs import RowCosts
 from pyspec.speculation.lengths import Candidate, best_lengths
 
+# Under which name the draft model's rates are kept.
+MODEL = "draft-simple"
+
 # Confidence is sorted into so many equal intervals.
 N_BINS = 20
 
@@ -145,6 +148,7 @@ class LengthController:
         self._total_ms = 0.0
         self._floors: tuple[list[float], list[float]] = ([], [])
         self._floors_due = 0
+        self._load = (0, 0, 0)  # for which they were computed
         self._refreshes = 0
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -162,10 +166,10 @@ class LengthController:
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
-    def may_draft(
+    def model_lengths(
         self, seqs: Sequence[int], unread: Sequence[int], *, n_plain: int = 0, prompt_rows: int = 0
-    ) -> list[bool]:
-        """For each sequence: should the draft model draft for it this round?
+    ) -> list[int]:
+        """For each sequence: how long a draft of the model may be this round; 0: the model is not asked.
 
         Args:
             seqs: sequences that could draft with the model.
@@ -175,55 +179,90 @@ class LengthController:
         """
         self.decisions.rounds += 1
         states = [self._sequences[seq] for seq in seqs]
-        n_all = n_plain + len(seqs)
-        order = sorted(range(len(seqs)), key=lambda i: -states[i].history.tokens)
-        tokens, rows, steps = float(n_all), float(n_all + prompt_rows), 0.0
-        best_n, best = 0, tokens / (self.verify(round(rows)) + self._overhead_ms)
-        for n, i in enumerate(order, start=1):
-            history = states[i].history
-            tokens += history.tokens - 1.0
-            rows += history.drafted
-            steps = max(steps, history.steps)
-            if rows > self.n_rows_max:
-                break
-            ms = self.verify(round(rows)) + steps * self.draft(n) + self._overhead_ms
-            if unread[i] > 2:  # reading up is worth it for the tokens to come
-                ms += (self.draft(unread[i]) - self.draft(1)) * history.tokens / self.HORIZON
-            needed = best if best_n else best * (self.HYSTERESIS if states[i].idle_rounds else self.MARGIN)
-            if tokens / ms > needed:
-                best_n, best = n, tokens / ms
-        chosen = set(order[:best_n])
-        result = []
+        if n_plain + len(seqs) == 1:
+            lengths = [self.n_max if self._pays_alone(states[0], unread[0], prompt_rows) else 0]
+        else:
+            lengths = self._lengths_together(seqs, unread, n_plain, prompt_rows)
         for i, state in enumerate(states):
-            state.probing = i not in chosen and self._probe(state)
-            result.append(i in chosen or state.probing)
-            state.idle_rounds = 0 if i in chosen else state.idle_rounds + 1
-            if i in chosen:
+            chosen = lengths[i] > 0
+            state.probing = not chosen and self._probe(state)
+            if state.probing:
+                lengths[i] = min(2, self.n_max)
+            state.idle_rounds = 0 if chosen else state.idle_rounds + 1
+            if chosen:
                 state.patience = 16
-        self.decisions.plain += not any(result)
-        return result
+        self.decisions.plain += not any(lengths)
+        return lengths
 
-    def floors(self, seq: int) -> tuple[list[float], list[float]]:
+    def _pays_alone(self, state: SequenceState, unread: int, prompt_rows: int) -> bool:
+        """Whether a sequence that has the batch to itself should draft: as its rounds with a draft went lately."""
+        history = state.history
+        plain_rate = 1.0 / (self.verify(1 + prompt_rows) + self._overhead_ms)
+        if 1.0 + history.drafted + prompt_rows > self.n_rows_max:
+            return False
+        ms = self.verify(round(1 + history.drafted + prompt_rows)) + history.steps * self.draft(1) + self._overhead_ms
+        ms += self._reading_ms(unread, history.tokens)
+        return history.tokens / ms > plain_rate * (self.HYSTERESIS if state.idle_rounds else self.MARGIN)
+
+    def _lengths_together(
+        self, seqs: Sequence[int], unread: Sequence[int], n_plain: int, prompt_rows: int
+    ) -> list[int]:
+        """Lengths for several that share a batch, by the chance of each position of each."""
+        candidates = [Candidate(self._rates_of(seq, MODEL).rates(self.n_max)) for seq in seqs]
+        choice = best_lengths(
+            candidates,
+            n_plain=n_plain,
+            prompt_rows=prompt_rows,
+            n_rows_max=self.n_rows_max,
+            verify_ms=self.verify,
+            draft_ms=self.draft,
+            overhead_ms=self._overhead_ms,
+        )
+        n_all = n_plain + len(seqs)
+        idle = any(self._sequences[seq].idle_rounds for seq in seqs)
+        plain_rate = n_all / (self.verify(n_all + prompt_rows) + self._overhead_ms)
+        reading = sum(self._reading_ms(n, choice.tokens) for n, k in zip(unread, choice.lengths, strict=True) if k)
+        if choice.tokens / (choice.ms + reading) <= plain_rate * (self.HYSTERESIS if idle else self.MARGIN):
+            return [0] * len(seqs)
+        return list(choice.lengths)
+
+    def _reading_ms(self, unread: int, tokens: float) -> float:
+        """What it costs a round that the model has to read up first, which is worth it for the tokens to come."""
+        return (self.draft(unread) - self.draft(1)) * tokens / self.HORIZON if unread > 2 else 0.0
+
+    def floors(
+        self, seqs: Sequence[int], *, n_others: int = 0, prompt_rows: int = 0
+    ) -> tuple[list[float], list[float]]:
         """The least chances, all tokens before it included, with which a draft's token is worth its cost.
+
+        Args:
+            seqs: the sequences that draft with the model this round, all of them about as long.
+            n_others: sequences that generate in the same batch without.
+            prompt_rows: prompt rows in the same batch.
 
         Returns:
             For each position: the chance with which the token, now that it is drafted, is worth a row of the target;
             and the chance with which another step behind it is worth taking.
         """
-        if self._sequences[seq].probing:
+        if all(self._sequences[seq].probing for seq in seqs):
             return self.PROBE_FLOORS
-        if self._floors_due > 0 and self._floors[0]:
+        load = (len(seqs), n_others, prompt_rows // 16)
+        if self._floors_due > 0 and self._floors[0] and load == self._load:
             self._floors_due -= 1
             return self._floors
         self._floors_due = self.REFRESH
+        self._load = load
         self._refreshes += 1
+        n, base = len(seqs), len(seqs) + n_others + prompt_rows
         history = self._history or self._guess()
-        plain_rate = 1.0 / (self.verify(1) + self._overhead_ms)
-        drafting_ms = self.verify(round(1 + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
-        rate = max(plain_rate, history.tokens / drafting_ms) if drafting_ms > 0 else plain_rate
+        step = self.draft(n) / n
+        plain_rate = (n + n_others) / (self.verify(base) + self._overhead_ms)
+        drafting_ms = self.verify(round(base + n * history.drafted)) + history.steps * n * step + self._overhead_ms
+        rate = plain_rate
+        if drafting_ms > 0:
+            rate = max(rate, (n_others + n * history.tokens) / drafting_ms)
         accepted = min(0.97, max(0.3, (history.tokens - 1.0) / max(history.drafted, 1e-6)))
-        step = self.draft(1)
-        rows = [self.verify(1 + i) for i in range(self.n_max + 1)]
+        rows = [self.verify(base + n * i) / n for i in range(self.n_max + 1)]  # each sequence's share
         keep, onwards = [], []
         for i in range(1, self.n_max + 1):
             # Token i is there: with how little is it worth a row, if k - i more follow it?
@@ -248,30 +287,41 @@ class LengthController:
         self._floors = keep, onwards
         return self._floors
 
-    def cut(self, seq: int, speculator: str, length: int, *, n_rows: int, model_may_draft: bool) -> int:
+    def cut(
+        self,
+        seq: int,
+        speculator: str,
+        length: int,
+        *,
+        n_rows: int,
+        model_may_draft: bool,
+        n_generating: int = 1,
+    ) -> int:
         """How much of a draft that cost nothing is worth verifying; 0 if another kind of round brings more.
 
         Args:
             length: tokens it has.
             n_rows: rows the batch has besides this draft, its own seed among them.
+            n_generating: sequences that generate in the batch, this one among them.
             model_may_draft: whether the draft model would draft instead.
         """
         choice = best_lengths(
             [Candidate(self._rates_of(seq, speculator).rates(length), free=True)],
-            prompt_rows=n_rows - 1,
+            n_plain=n_generating - 1,
+            prompt_rows=n_rows - n_generating,
             n_rows_max=self.n_rows_max,
             verify_ms=self.verify,
             draft_ms=self.draft,
             overhead_ms=self._overhead_ms,
         )
         kept = choice.lengths[0]
-        plain_rate = 1.0 / (self.verify(n_rows) + self._overhead_ms)
+        plain_rate = n_generating / (self.verify(n_rows) + self._overhead_ms)
         if choice.rate < plain_rate * self.MARGIN:
             kept = 0
         if kept and model_may_draft:
             history = self._sequences[seq].history
             ms = self.verify(round(n_rows + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
-            if history.tokens / ms > choice.rate:
+            if (n_generating - 1 + history.tokens) / ms > choice.rate:
                 kept = 0
         idle = self._sequences[seq].idle
         if kept:
@@ -319,6 +369,8 @@ class LengthController:
         """Takes in how a draft of the model fared, an empty one as well."""
         state = self._sequences[seq]
         self.calibration.observe(confidences, accepted)
+        if confidences:
+            self._rates_of(seq, MODEL).observe(len(confidences), accepted)
         state.history.observe(emitted, len(confidences), steps)
         if self._history is None:
             self._history = self._guess()

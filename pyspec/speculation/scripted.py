@@ -62,13 +62,20 @@ class GuardedSpeculator:
         self.name = str(getattr(speculator, "name", type(speculator).__name__))
         self.failures = 0
 
-    def draft(self, request: DraftRequest) -> list[int]:
-        """The draft for one sequence; empty when the speculator failed."""
+    def draft(self, requests: Sequence[DraftRequest]) -> list[list[int] | None]:
+        """A draft for each sequence; None where the speculator failed, which it does for one sequence at a time."""
         try:
-            (draft,) = self._speculator.propose([request])
-            return [int(token) for token in islice(draft, request.n_max)]
+            drafts = list(self._speculator.propose(requests))
+            if len(drafts) != len(requests):
+                raise ValueError(f"propose() returned {len(drafts)} drafts for {len(requests)} requests")
+            return [
+                [int(token) for token in islice(draft, request.n_max)]
+                for draft, request in zip(drafts, requests, strict=True)
+            ]
         except BaseException:  # a sys.exit() in there must not end the engine's thread either
+            if len(requests) > 1:
+                return [self.draft([request])[0] for request in requests]
             if self.failures == 0:
                 _log.exception("speculator %s failed; the request goes on without its draft", self.name)
             self.failures += 1
-            return []
+            return [None]

@@ -57,16 +57,21 @@ class Stats:
     Attributes:
         prompt_tokens: tokens of the prompt.
         completion_tokens: tokens of the result.
+        cached_tokens: of the prompt, tokens that did not have to be read, as an earlier request had left them.
         discarded_tokens: tokens emitted behind the end of a stop string.
         rounds: target decodes after the prompt.
         rounds_without_draft: of those, with one row.
         emitted_from_draft: tokens of the result that had been drafted.
-        target_calls, target_rows: decodes of the target, and rows in them, prompt included.
+        target_calls, target_rows: decodes of the target it took part in, and its own rows in them, prompt included.
         draft_calls, draft_rows: the same of the draft model.
         speculators: by name, what each one did.
-        prefill_ms: reading the prompt, up to the first token.
-        decode_ms: everything after it.
+        queue_ms: from submission to a slot.
+        prefill_ms: rounds up to the first token. A round that several requests share counts whole for each, here and
+            below.
+        decode_ms: all rounds after it.
         draft_ms, verify_ms, sampling_ms: of decode_ms, in drafting, in target decodes, in choosing tokens.
+        checkpoint_ms: of decode_ms, where a memory can't be cut: in saving states, putting them back and reading
+            accepted tokens again.
         draft_read_ms: of draft_ms, the draft model's reading of the prompt, when it first drafts, and of longer
             stretches that others drafted.
         python_ms: the rest of decode_ms: policy, text, hand-over.
@@ -76,6 +81,7 @@ class Stats:
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     discarded_tokens: int = 0
     rounds: int = 0
@@ -86,12 +92,14 @@ class Stats:
     draft_calls: int = 0
     draft_rows: int = 0
     speculators: dict[str, SpeculatorStats] = field(default_factory=dict)
+    queue_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     draft_ms: float = 0.0
     draft_read_ms: float = 0.0
     verify_ms: float = 0.0
     sampling_ms: float = 0.0
+    checkpoint_ms: float = 0.0
     libllama_ms: float = 0.0
     draft_length: dict[str, Any] | None = None
 
@@ -160,13 +168,14 @@ class Stats:
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        """Prompt speed, up to the first token."""
-        return 1000.0 * self.prompt_tokens / self.prefill_ms if self.prefill_ms > 0 else 0.0
+        """Prompt speed, up to the first token, of what had to be read."""
+        n = self.prompt_tokens - self.cached_tokens
+        return 1000.0 * n / self.prefill_ms if self.prefill_ms > 0 else 0.0
 
     @property
     def python_ms(self) -> float:
-        """decode_ms outside drafting, verification and sampling."""
-        return max(0.0, self.decode_ms - self.draft_ms - self.verify_ms - self.sampling_ms)
+        """decode_ms outside drafting, verification, sampling and checkpoints."""
+        return max(0.0, self.decode_ms - self.draft_ms - self.verify_ms - self.sampling_ms - self.checkpoint_ms)
 
     @property
     def overhead(self) -> float:
