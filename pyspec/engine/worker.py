@@ -234,7 +234,8 @@ class Worker:
         """Every running request waits for its reader: so does the thread."""
         deadline = self._scheduler.next_deadline()
         with self._wake:
-            nothing_new = not self._questions and all(run.waits for run in self._scheduler.runs)
+            runs = self._scheduler.runs
+            nothing_new = bool(runs) and not self._questions and all(run.waits for run in runs)
             if nothing_new and (self._scheduler.full or not self._queue):
                 self._wake.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
