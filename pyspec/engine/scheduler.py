@@ -38,6 +38,11 @@ class Totals:
         self.accepted = 0
         self.busy_ms = 0.0
 
+    def add_unstarted(self, job: Job) -> None:
+        """Takes in a request that was over before it had a slot."""
+        self.requests += 1
+        self.cancelled += job.cancelled
+
     def add(self, run: Run, *, failed: bool) -> None:
         """Takes in a request that is over."""
         stats = run.job.stats

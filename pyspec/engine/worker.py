@@ -220,6 +220,7 @@ class Worker:
                 self._queue = [entry for entry in self._queue if entry not in over]
                 heapq.heapify(self._queue)
         for _, _, job in over:
+            self._scheduler.totals.add_unstarted(job)
             job.finish_unstarted()
 
     def _may_go_on(self) -> None:
