@@ -15,7 +15,8 @@ the rows 0..a were used and a+1 tokens are emitted; the seed and the first a of 
 from P+a+1 on is cut from the target's memory. The last emitted token is the new seed.
 
 How that is cut depends on the memory, `rollback`. "cut": attention, sliding windows included, drops the cells.
-"snapshots": a recurrent state keeps its last few steps (n_rs_seq) and goes back to one of them. "checkpoint": it keeps
+"snapshots": a recurrent state keeps its last few steps (n_rs_seq) and goes back to one of them, as long as it is the
+only one: libllama loses the snapshots of a sequence when the decode of another moves its state. "checkpoint": it keeps
 only its last; where more than it can take back is at stake its state is saved before the decode, put back after a
 rejection, and the accepted tokens are read once more. They are accepted already, so nothing can undo them again.
 """
@@ -126,8 +127,11 @@ cdef class Decoder:
         self.rollback = "cut"
         self.n_cuttable = <int32_t> target.n_ctx
         if llama_model_is_recurrent(target.handle.ptr) or llama_model_is_hybrid(target.handle.ptr):
-            self.rollback = "snapshots" if target.n_rs_seq else "checkpoint"
-            self.n_cuttable = <int32_t> target.n_rs_seq
+            self.rollback = "checkpoint"
+            self.n_cuttable = 0
+            if target.n_rs_seq and target.n_seq_max == 1:
+                self.rollback = "snapshots"
+                self.n_cuttable = <int32_t> target.n_rs_seq
         self.n_swa = llama_model_n_swa(target.handle.ptr) if not target.swa_full else 0
         self.on_device = bool(on_device)
         self.saved.resize(target.n_seq_max)

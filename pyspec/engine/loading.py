@@ -88,7 +88,7 @@ def open_target(
         n_seq_max=n_slots,
         n_batch=n_batch,
         n_outputs_max=n_outputs,
-        n_rs_seq=max(0, min(n_draft_max, config["n_ubatch"] - 2)),
+        n_rs_seq=max(0, min(n_draft_max, config["n_ubatch"] - 2)) if n_slots == 1 else 0,  # see Decoder's "snapshots"
         kv_unified=n_slots > 1,
         **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
     )
