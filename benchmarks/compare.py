@@ -136,7 +136,7 @@ def measure(args: argparse.Namespace, report: Report) -> Iterator[Measurement]:
         speculation = DraftModel(paths[1], n_max=max(args.lengths))
         with (
             tempfile.TemporaryDirectory() as folder,
-            Engine(paths[0], speculation=speculation, n_ctx=1024, n_threads=args.threads) as engine,
+            Engine(paths[0], speculation=speculation, n_ctx=1024, n_threads=args.threads, prefix_reuse=False) as engine,
         ):
             settings = engine.config.to_dict()
             for part in (settings["target"], settings["draft"], settings["draft_options"]):

@@ -59,6 +59,8 @@ class Decoder:
         """The furthest position the memory of a sequence has reached since it was empty."""
     def retain(self, seq: int, n_tokens: int) -> int:
         """Cuts what a released sequence holds to its first tokens. Returns how many it holds now."""
+    def shift(self, seq: int, n_keep: int, n_discard: int) -> None:
+        """Forgets committed tokens in the middle: the n_discard ones behind the first n_keep; the others move up."""
     def save(self, seq: int) -> tuple[list[int], int, bytes, list[bytes | None]]:
         """What the memories hold of a sequence, for `load`: (tokens, furthest position, state, speculators' states)."""
     def load(

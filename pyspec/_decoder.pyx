@@ -34,6 +34,7 @@ from pyspec.libllama cimport (
     llama_batch_ext_free,
     llama_batch_ext_init,
     llama_get_logits_ith,
+    llama_memory_seq_add,
     llama_memory_seq_pos_max,
     llama_memory_seq_rm,
     llama_model_is_hybrid,
@@ -47,7 +48,7 @@ from pyspec.libllama cimport (
 
 import os
 
-from pyspec.errors import DecodeError, InvalidRequest, StateError
+from pyspec.errors import DecodeError, InvalidRequest, StateError, UnsupportedModel
 
 cdef dict REASONS = {
     1: "no room in the target's memory",
@@ -276,6 +277,31 @@ cdef class Decoder:
             self.leave()
         s.tokens.resize(n)
         return n
+
+    def shift(self, int seq, int n_keep, int n_discard):
+        """Forgets committed tokens in the middle: the n_discard ones behind the first n_keep; the others move up.
+
+        Raises:
+            UnsupportedModel: positions in the target's memory can't be changed.
+        """
+        cdef Sequence * s = self.sequence(seq)
+        cdef CompiledSpeculator speculator
+        cdef int32_t end = n_keep + n_discard
+        if not self.target.can_shift or self.rollback != "cut":
+            raise UnsupportedModel(f"{self.target.model.path} ({self.target.model_arch()}) keeps its tokens in a memory "
+                                   f"that can't be shifted, or with keys of a type that can't")
+        if n_keep < 0 or n_discard < 1 or end > <int32_t> s.tokens.size():
+            raise InvalidRequest(f"{n_discard} tokens behind {n_keep} can't be discarded of {s.tokens.size()}",
+                                 name="n_discard", value=n_discard)
+        self.enter(False)
+        try:
+            llama_memory_seq_rm(self.memory, seq, n_keep, end)
+            llama_memory_seq_add(self.memory, seq, end, -1, -n_discard)
+            for speculator in self.speculators:
+                speculator.shifted(seq, n_keep, n_discard)
+        finally:
+            self.leave()
+        s.tokens.erase(s.tokens.begin() + n_keep, s.tokens.begin() + end)
 
     def save(self, int seq):
         """What the memories hold of a sequence, for `load`.

@@ -312,6 +312,15 @@ cdef class DraftRunner:
         m.synced = n_tokens
         self.cut(seq, n_tokens)
 
+    cdef void shifted(self, llama_seq_id seq, int32_t n_keep, int32_t n_discard) noexcept nogil:
+        cdef Watermark * m = &self.marks[seq]
+        if not self.can_shift or m.gap > 0 or m.synced < n_keep + n_discard:
+            self.forget(seq)
+            return
+        llama_memory_seq_rm(self.memory, seq, n_keep, n_keep + n_discard)
+        llama_memory_seq_add(self.memory, seq, n_keep + n_discard, -1, -n_discard)
+        m.synced -= n_discard
+
     # -- drafting ------------------------------------------------------------------------------------------------
 
     cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil:

@@ -36,5 +36,7 @@ cdef class CompiledSpeculator:
     cdef void released(self, llama_seq_id seq) noexcept nogil
     # Of a released sequence only the first tokens are left.
     cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
+    # The n_discard committed tokens behind the first n_keep are gone, those behind them have moved up.
+    cdef void shifted(self, llama_seq_id seq, int32_t n_keep, int32_t n_discard) noexcept nogil
     # AssertionError when what it believes of a sequence can't be.
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1

@@ -76,6 +76,10 @@ cdef class CompiledSpeculator:
         # A released sequence is cut to its first tokens.
         self.forget(seq)
 
+    cdef void shifted(self, llama_seq_id seq, int32_t n_keep, int32_t n_discard) noexcept nogil:
+        # Committed tokens in the middle are gone, those behind them have moved up.
+        self.forget(seq)
+
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
         return 0
 

@@ -185,14 +185,6 @@ def test_models_that_do_not_write(tiny: Tiny, role: str, name: str, message: str
     assert str(tiny(name)) in str(caught.value) and role in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["mamba", "qwen35"])
-def test_models_that_can_not_be_rolled_back(tiny: Tiny, name: str) -> None:
-    with pytest.raises(UnsupportedModel, match=r"recurrent.*speculation='none'"):
-        Engine(tiny(name), speculation=lambda tokens: [])
-    with Engine(tiny(name), n_ctx=N_CTX) as engine:
-        assert len(engine.generate(PROMPT, GREEDY).token_ids) == 6
-
-
 # -- vocabularies ----------------------------------------------------------------------------------------------------
 
 

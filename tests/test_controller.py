@@ -264,10 +264,10 @@ class Machine:
 
     def round(self) -> None:
         controller, world = self.controller, self.world
-        (may_draft,) = controller.may_draft([0], [1])
+        (may_draft,) = controller.model_lengths([0], [1])
         length = steps = 0
         if may_draft:
-            floors, onwards = controller.floors(0)
+            floors, onwards = controller.floors([0])
             chance = 1.0
             for position in range(controller.n_max):
                 floor = floors[min(position, len(floors) - 1)]
@@ -457,7 +457,27 @@ def test_of_several_sequences_the_most_promising_draft() -> None:
     for _ in range(50):
         for seq, accepted in ((0, 0), (1, 4), (2, 0)):
             controller.observe_model_draft(seq, [0.8] * 4, accepted, steps=4, emitted=accepted + 1)
-    assert controller.may_draft([0, 1, 2], [1, 1, 1]) == [False, True, False]
+    assert controller.model_lengths([0, 1, 2], [1, 1, 1]) == [0, 4, 0]
+
+
+def test_drafts_get_shorter_as_load_grows() -> None:
+    """With more sequences in the batch a row costs what a token brings, and at last nobody drafts."""
+    world = World(lambda rows: 10.0 + 1.5 * rows, lambda n: 0.5)
+    controller = LengthController(n_max=6, n_rows_max=64)
+    for rows in range(1, 65):
+        for _ in range(3):
+            controller.verify.observe(rows, world.verify(rows))
+    for n in range(1, 9):
+        controller.draft.observe(n, 0.5)
+    for seq in range(8):
+        controller.begin(seq)
+        for _ in range(30):
+            controller.observe_model_draft(seq, [0.7] * 6, 1, steps=6, emitted=2)
+            controller.observe_model_draft(seq, [0.7] * 6, 4, steps=6, emitted=5)
+    totals = [sum(controller.model_lengths(range(n), [1] * n)) / n for n in (2, 4, 8)]
+    alone = sum(controller.model_lengths([0], [1]))
+    assert alone >= totals[0] >= totals[1] >= totals[2]
+    assert totals[0] > totals[2]
 
 
 def test_it_says_what_it_believes() -> None:

@@ -172,18 +172,3 @@ def test_encoders_do_not_write(dense: Stage, tiny: Callable[[str], Path], name: 
             Decoder(context)
         with pytest.raises(UnsupportedModel, match="encoder"):
             DraftRunner(context, N_VOCAB)
-
-
-@pytest.mark.parametrize("name", ["mamba", "qwen35"])
-def test_memories_that_can_not_be_cut(tiny: Callable[[str], Path], name: str) -> None:
-    with Model(str(tiny(name))) as model, Context(model, n_ctx=64) as context:
-        decoder = Decoder(context)
-        plan = build_chain(SamplingParams(temperature=0.0), model.vocab, n_ctx=64)
-        decoder.begin(0, [1, 2, 3], plan)
-        decoder.plan(0, prompt_rows=5)
-        decoder.verify()
-        with pytest.raises(UnsupportedModel, match="recurrent"):
-            decoder.plan(0, budget=1)
-        decoder.plan(0)
-        decoder.verify()
-        assert decoder.n_committed(0) == 4

@@ -106,6 +106,7 @@ class Setting:
             **options: further parameters of `Engine`.
         """
         options["load_progress"] = load_progress
+        options["prefix_reuse"] = False  # every run reads its prompt
         if self.is_plain:
             return Engine(model, speculation=None, **options)
         options["synthetic"] = synthetic

@@ -18,7 +18,7 @@ from pyspec.engine.loading import LoadProgress
 from pyspec.engine.metrics import EngineStats
 from pyspec.engine.prompt import prompt_tokens
 from pyspec.engine.worker import Worker
-from pyspec.errors import Closed, ContextError, ContextFull, InvalidRequest
+from pyspec.errors import Closed, ContextError, ContextFull, InvalidRequest, UnsupportedModel
 from pyspec.sampling import DryCache, SamplingParams, build_chain
 from pyspec.speculation.config import check_callback, check_integer, check_seconds
 from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
@@ -180,6 +180,7 @@ class Engine:
         self._contexts = assembly.contexts
         self._dry_cache = DryCache()
         self._scheduler = assembly.scheduler
+        self._can_shift = assembly.contexts[0].can_shift and self.config.rollback == "cut"
         self._worker = Worker(assembly.scheduler, assembly.contexts, assembly.release, n_queue_max=n_queue_max)
         _open_engines.add(self)
         try:
@@ -196,6 +197,7 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         n_draft_max: int | None = None,
+        n_keep: int | None = None,
         prompt_progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
         priority: int = 0,
@@ -207,6 +209,8 @@ class Engine:
                 it are recognised), UTF-8 bytes, or token ids, which are used as they are.
             params: how tokens are chosen and when to stop; None: llama.cpp's defaults.
             n_draft_max: longest draft for this request, up to the engine's; 0: plain decoding.
+            n_keep: None: the request ends when the context is full. Else the text goes on then: this many tokens from
+                the beginning are kept (-1: the prompt), the older half of the others is forgotten.
             prompt_progress: called with (tokens read, tokens in the prompt) while the prompt is read; in the
                 engine's thread. What it raises ends the request.
             timeout: seconds from now after which the request ends, with finish_reason "timeout" and what there is by
@@ -224,7 +228,13 @@ class Engine:
         Ctrl-C ends the request and raises KeyboardInterrupt; the engine goes on with the next one.
         """
         generation = self.stream(
-            prompt, params, n_draft_max=n_draft_max, prompt_progress=prompt_progress, timeout=timeout, priority=priority
+            prompt,
+            params,
+            n_draft_max=n_draft_max,
+            n_keep=n_keep,
+            prompt_progress=prompt_progress,
+            timeout=timeout,
+            priority=priority,
         )
         try:
             return generation.result()
@@ -238,6 +248,7 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         n_draft_max: int | None = None,
+        n_keep: int | None = None,
         prompt_progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
         priority: int = 0,
@@ -252,7 +263,13 @@ class Engine:
         use as a context manager) ends the request.
         """
         return self._start(
-            prompt, params, n_draft_max=n_draft_max, prompt_progress=prompt_progress, timeout=timeout, priority=priority
+            prompt,
+            params,
+            n_draft_max=n_draft_max,
+            n_keep=n_keep,
+            prompt_progress=prompt_progress,
+            timeout=timeout,
+            priority=priority,
         )
 
     def _start(
@@ -261,6 +278,7 @@ class Engine:
         params: SamplingParams | None,
         *,
         n_draft_max: int | None = None,
+        n_keep: int | None = None,
         prompt_progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
         priority: int = 0,
@@ -272,6 +290,13 @@ class Engine:
             raise InvalidRequest(f"params must be a SamplingParams, not {params!r}", name="params", value=params)
         if n_draft_max is not None:
             check_integer(n_draft_max, "n_draft_max", 0)
+        if n_keep is not None:
+            check_integer(n_keep, "n_keep", -1)
+            if not self._can_shift:
+                raise UnsupportedModel(
+                    f"{self._model.path} ({self._model.arch}) keeps its tokens in a memory that can't be shifted, or "
+                    "with keys of a type that can't (bf16); leave n_keep out"
+                )
         check_callback(prompt_progress, "prompt_progress")
         if timeout is not None:
             check_seconds(timeout, "timeout")
@@ -292,6 +317,7 @@ class Engine:
             params,
             plan,
             n_draft_max=n_draft_max,
+            n_keep=n_keep,
             prompt_progress=prompt_progress,
             timeout=timeout,
             priority=priority,

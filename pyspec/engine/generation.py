@@ -106,6 +106,7 @@ class Job:
         plan: SamplerPlan,
         *,
         n_draft_max: int | None = None,
+        n_keep: int | None = None,
         prompt_progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
         priority: int = 0,
@@ -115,6 +116,7 @@ class Job:
         self.params = params
         self.plan = plan
         self.n_draft_max = n_draft_max
+        self.n_keep = n_keep
         self.prompt_progress = prompt_progress
         self.priority = priority
         self.before_leaving = before_leaving  # called with the slot when the request has ended well

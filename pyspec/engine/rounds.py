@@ -117,8 +117,21 @@ class Run:
             self._decoder.plan(self.seq, prompt_rows=self._n_prompt_rows)
         return self._n_prompt_rows
 
+    def make_room(self) -> None:
+        """Where the context is full, and the request wants that, forgets the older half of what need not be kept."""
+        n_committed = self._decoder.n_committed(self.seq)
+        n_keep = self.job.n_keep
+        if n_keep is None or n_committed + 1 < self.setup.n_ctx:
+            return
+        if n_keep < 0:
+            n_keep = len(self.job.prompt)
+        n_keep = min(n_keep, self.setup.n_ctx - 4)
+        self._decoder.shift(self.seq, n_keep, max(1, (n_committed - n_keep) // 2))
+        self.job.stats.context_shifts += 1
+
     def plan_writing(self, n_rows: int, *, drafting: bool = True) -> None:
         """Takes part in the round with its last token, and a draft that fits into so many rows with it."""
+        self.make_room()
         self.takes_part = True
         self._draft = None
         self._n_prompt_rows = 0

@@ -11,12 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pyspec._llama import Context
+from pyspec._llama import Context, release_threads
 from pyspec.engine.generation import Job
 from pyspec.engine.scheduler import Scheduler
 from pyspec.errors import Closed, QueueFull
 
 T = TypeVar("T")
+
+# Seconds without a request after which the helpers of the last computation are let go, for the sake of other engines.
+IDLE_S = 0.02
 
 _log = logging.getLogger("pyspec.engine")
 
@@ -197,8 +200,10 @@ class Worker:
                     return True
                 if self._closing and not self._queue:
                     return False
-                if not self._queue and not self._questions:
-                    self._wake.wait()
+                if not self._queue and not self._questions and not self._wake.wait(IDLE_S):
+                    release_threads()
+                    if not self._queue and not self._questions and not self._closing:
+                        self._wake.wait()
 
     def _admit(self) -> None:
         self._drop_from_queue()

@@ -59,6 +59,7 @@ class Stats:
         completion_tokens: tokens of the result.
         cached_tokens: of the prompt, tokens that did not have to be read, as an earlier request had left them.
         discarded_tokens: tokens emitted behind the end of a stop string.
+        context_shifts: times the context was full and older tokens were forgotten.
         rounds: target decodes after the prompt.
         rounds_without_draft: of those, with one row.
         emitted_from_draft: tokens of the result that had been drafted.
@@ -84,6 +85,7 @@ class Stats:
     cached_tokens: int = 0
     completion_tokens: int = 0
     discarded_tokens: int = 0
+    context_shifts: int = 0
     rounds: int = 0
     rounds_without_draft: int = 0
     emitted_from_draft: int = 0
