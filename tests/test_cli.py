@@ -333,10 +333,13 @@ def test_models_that_cannot_write_are_refused_with_a_reason(
     assert err.count("\n") == 1
 
 
-def test_a_model_that_can_not_be_cut_is_drafted_for_too(tiny: Callable[[str], Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_can_not_be_cut_is_drafted_for_too(
+    tiny: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
     mamba, draft = str(tiny("mamba")), str(tiny("llama-draft"))
-    plain = run_json(capfd, "generate", "-m", mamba, "-p", "x", "-n", "5", "--ignore-eos", "--temp", "0")
-    drafted = run_json(capfd, "generate", "-m", mamba, "-md", draft, "-p", "x", "-n", "5", "--ignore-eos", "--temp", "0")
+    request = ("-p", "x", "-n", "5", "--ignore-eos", "--temp", "0")
+    plain = run_json(capfd, "generate", "-m", mamba, *request)
+    drafted = run_json(capfd, "generate", "-m", mamba, "-md", draft, *request)
     assert len(plain["token_ids"]) == 5 and drafted["token_ids"] == plain["token_ids"]
 
 

@@ -14,7 +14,6 @@ from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
 from pyspec._llama import Context, Model
 from pyspec.errors import BufferInUse, Closed, InvalidRequest, UnsupportedModel
-from pyspec.sampling import SamplingParams, build_chain
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_random_schedules(kind: str, plain: Engine, tiny: Callable[[str], Path],
         jobs = [(prompt, rng.choice(SAMPLING)) for prompt in prompts(rng, 10)]
         alone = [plain.generate(prompt, params) for prompt, params in jobs]
         oracle.texts = {
-            tuple(prompt) + (i,): [*prompt, *result.token_ids]
+            (*tuple(prompt), i): [*prompt, *result.token_ids]
             for i, ((prompt, _), result) in enumerate(zip(jobs, alone, strict=True))
         }
         running: list[tuple[Generation, Result, SamplingParams]] = []

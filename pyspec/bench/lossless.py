@@ -158,7 +158,13 @@ def compare(
     divergences: list[Divergence] = []
     with (
         Model(str(resolve(target))) as model,
-        Engine(model, speculation=DraftModel(draft, n_max=max(n_max)), n_ctx=1024, n_threads=n_threads, prefix_reuse=False) as engine,
+        Engine(
+            model,
+            speculation=DraftModel(draft, n_max=max(n_max)),
+            n_ctx=1024,
+            n_threads=n_threads,
+            prefix_reuse=False,
+        ) as engine,
     ):
         texts = [engine.generate(prompt, params, n_draft_max=0) for prompt in prompts]
         first = texts[0]

@@ -255,8 +255,8 @@ class Engine:
     ) -> Generation:
         """Starts a request and returns at once; iterate what it returns for the chunks of text, round by round.
 
-        In a coroutine: ``async for chunk in engine.stream(...)``, ``result = await engine.stream(...)``. Neither takes a
-        thread.
+        In a coroutine: ``async for chunk in engine.stream(...)``, ``result = await engine.stream(...)``. Neither
+        takes a thread.
 
         Parameters and errors are those of `generate`; errors of the prompt and the parameters come at once, others
         while iterating. Leaving the iteration early (``break`` and dropping the object, `Generation.cancel`, or its

@@ -103,7 +103,7 @@ class Worker:
             self._require_open()
             if len(self._queue) >= self._n_queue_max:
                 raise QueueFull(
-                    f"{len(self._queue)} requests wait already, and n_queue_max is {self._n_queue_max}; try again later",
+                    f"{len(self._queue)} requests wait already, and n_queue_max is {self._n_queue_max}; try later",
                     n_waiting=len(self._queue),
                 )
             job.thread = self._thread
