@@ -66,3 +66,9 @@ def test_toml(tmp_path: Path) -> None:
     path.write_text("[[speculator]]\n")
     with pytest.raises(InvalidRequest, match="unknown keys: speculator"):
         read_toml(path)
+
+
+def test_an_ngram_type_is_there_once() -> None:
+    for speculators in ([NGramSimple(), NGramSimple(size_n=3)], [NGramMod(), NGramSimple(), NGramMod()]):
+        with pytest.raises(InvalidRequest, match=r"ngram-(simple|mod) is there twice"):
+            speculators_from(speculators, None)

@@ -128,7 +128,13 @@ def _with_files(config: Generate, display: FetchDisplay) -> Generate:
 
 
 def _open(config: Generate, bars: Bars) -> Engine:
-    return Engine(config.model, speculation=config.speculation, load_progress=load_progress(bars), **config.engine)
+    return Engine(
+        config.model,
+        speculation=config.speculation,
+        load_progress=load_progress(bars),
+        prefix_reuse=False,  # where two runs are compared, both read the prompt
+        **config.engine,
+    )
 
 
 def _generate(

@@ -57,6 +57,14 @@ def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[st
                 value=spec,
             )
     specs += given
+    kinds = [spec.kind for spec in specs if isinstance(spec, NGramSpec)]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise InvalidRequest(
+                f"{kind} is there twice: the second would propose what the first did, and share its statistics",
+                name="speculation",
+                value=speculation,
+            )
     if sum(isinstance(spec, DraftModel) for spec in specs) > 1:
         raise InvalidRequest("there can be one draft model at most", name="speculation", value=speculation)
     return specs
