@@ -10,6 +10,7 @@ import pytest
 
 from pyspec import DraftModel, InvalidRequest, NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple
 from pyspec.speculation.settings import from_settings, read_toml, to_settings
+from pyspec.speculation.specs import speculators_from
 
 SPECS = [
     NGramMod(n_match=16, n_max=32, n_min=4),
