@@ -104,7 +104,7 @@ class Scheduler:
     def round(self) -> bool:
         """One round of all requests that can go on. False: there are none, and nothing will change by itself."""
         self._retire()
-        runs = [run for run in self.runs if not self._stalled(run)]
+        runs = [run for run in list(self.runs) if not self._stalled(run)]
         if not runs:
             self._t_settled = time.perf_counter()
             return False
