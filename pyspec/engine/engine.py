@@ -72,6 +72,7 @@ class Engine:
             what decodes cost and what is accepted, measured while the engine runs; not at all where drafting does not
             pay. None: "auto" where speculation is "auto", else "fixed".
         n_queue_max: most requests that wait for a slot.
+        stream_buffer: chunks (rounds) a stream may be ahead of its reader; then its request waits, and keeps its slot.
         stall_timeout: seconds a stream may wait for its reader before its request ends with ConsumerStalled.
         prefix_reuse: start a request from what an earlier one that began the same way has left in a slot or in the
             cache; only the rest of the prompt is read.
@@ -112,6 +113,7 @@ class Engine:
         n_draft_max: int | None = None,
         draft_length: Literal["auto", "fixed"] | None = None,
         n_queue_max: int = 1024,
+        stream_buffer: int = 512,
         stall_timeout: float = 300.0,
         prefix_reuse: bool = True,
         prefix_cache_mib: int = 256,
@@ -124,6 +126,7 @@ class Engine:
             ("n_slots", n_slots, 1),
             ("n_prompt_rows", n_prompt_rows, 1),
             ("n_queue_max", n_queue_max, 1),
+            ("stream_buffer", stream_buffer, 1),
             ("prefix_cache_mib", prefix_cache_mib, 0),
             ("n_batch", n_batch, 1),
             ("n_ubatch", n_ubatch, 1),
@@ -180,6 +183,7 @@ class Engine:
         self._contexts = assembly.contexts
         self._dry_cache = DryCache()
         self._scheduler = assembly.scheduler
+        self._stream_buffer = stream_buffer
         self._can_shift = assembly.contexts[0].can_shift and self.config.rollback == "cut"
         self._worker = Worker(assembly.scheduler, assembly.contexts, assembly.release, n_queue_max=n_queue_max)
         _open_engines.add(self)
@@ -321,6 +325,7 @@ class Engine:
             prompt_progress=prompt_progress,
             timeout=timeout,
             priority=priority,
+            n_ahead=self._stream_buffer,
             before_leaving=before_leaving,
         )
         generation = Generation(job, worker.cancel)  # first: should Ctrl-C come now, dropping it cancels the request

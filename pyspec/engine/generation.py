@@ -18,8 +18,6 @@ from pyspec.speculation.stats import Stats
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout"]
 
-# Chunks a stream may be ahead of its reader before its slot pauses.
-N_CHUNKS_AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,7 @@ class Job:
         prompt_progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
         priority: int = 0,
+        n_ahead: int = 512,
         before_leaving: Callable[[int], None] | None = None,
     ) -> None:
         self.prompt = prompt
@@ -119,6 +118,7 @@ class Job:
         self.n_keep = n_keep
         self.prompt_progress = prompt_progress
         self.priority = priority
+        self.n_ahead = n_ahead  # chunks it may be ahead of its reader
         self.before_leaving = before_leaving  # called with the slot when the request has ended well
         self.t_submitted = time.monotonic()
         self.deadline = None if timeout is None else self.t_submitted + timeout
@@ -140,7 +140,7 @@ class Job:
     @property
     def full(self) -> bool:
         """The reader is so far behind that the request has to wait for it."""
-        return len(self.chunks) >= N_CHUNKS_AHEAD and not self.collected
+        return len(self.chunks) >= self.n_ahead and not self.collected
 
     def over(self, now: float) -> bool:
         """Whether it is to be ended, at this time of `time.monotonic`."""
