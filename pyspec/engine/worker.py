@@ -183,6 +183,8 @@ class Worker:
                 self._may_go_on()
                 if not self._scheduler.round():
                     self._rest()
+                if not self._scheduler.runs:
+                    self._may_go_on()
         except BaseException as error:
             _log.exception("the engine's thread failed; the engine is closed")
             self._failure = error
@@ -229,9 +231,9 @@ class Worker:
             job.finish_unstarted()
 
     def _may_go_on(self) -> None:
-        """Whoever had decodes stopped has left by the next round."""
+        """Whoever had decodes stopped has left by the next round, or when nobody is left."""
         with self._lock:
-            if self._stopping:
+            if self._stopping or not self._scheduler.runs:
                 self._stopping = False
                 for context in self._contexts:
                     context.clear_abort()

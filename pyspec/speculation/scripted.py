@@ -65,7 +65,7 @@ class GuardedSpeculator:
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int] | None]:
         """A draft for each sequence; None where the speculator failed, which it does for one sequence at a time."""
         try:
-            drafts = list(self._speculator.propose(requests))
+            drafts = list(self._speculator.propose(list(requests)))
             if len(drafts) != len(requests):
                 raise ValueError(f"propose() returned {len(drafts)} drafts for {len(requests)} requests")
             return [
