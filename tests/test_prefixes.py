@@ -16,7 +16,9 @@ from pyspec.engine.prefixes import PrefixCache, Saved, common_prefix
 
 KINDS = ["llama", "gemma3", "mamba", "qwen35"]
 CAN_CUT = {"llama"}
-OPTIONS: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_ctx": 256, "n_threads": 1}
+OPTIONS: dict[str, Any] = {
+    "type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_ctx": 256, "n_threads": 1, "prefix_reuse": True,
+}  # fmt: skip
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 SEEDED = SamplingParams(temperature=0.8, seed=2, max_tokens=12, penalty_repeat=1.3)
 PROMPT = [(31 * i + 7) % 256 for i in range(60)]
@@ -29,7 +31,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def plain(kind: str, tiny: Callable[[str], Path]) -> Iterator[Callable[..., Result]]:
-    with Engine(tiny(kind), speculation=None, prefix_reuse=False, **OPTIONS) as engine:
+    with Engine(tiny(kind), speculation=None, **{**OPTIONS, "prefix_reuse": False}) as engine:
         yield engine.generate
 
 
@@ -112,6 +114,16 @@ def test_the_cache_holds_what_slots_lost(opened: Callable[..., Engine], plain: C
     assert 0 < stats.prefix_bytes <= 256 << 20
 
 
+def test_one_slot_goes_on_but_not_back(opened: Callable[..., Engine]) -> None:
+    """By default the same requests in the same order read the same tokens again."""
+    engine = opened(prefix_reuse=None)
+    first = engine.generate(PROMPT, GREEDY)
+    again = engine.generate(PROMPT, GREEDY)
+    assert (first.stats.cached_tokens, again.stats.cached_tokens) == (0, 0)
+    longer = engine.generate([*PROMPT, *again.token_ids, 1], GREEDY)
+    assert longer.stats.cached_tokens == len(PROMPT) + len(again.token_ids) - 1
+
+
 def test_without_reuse(opened: Callable[..., Engine]) -> None:
     engine = opened(prefix_reuse=False)
     for _ in range(2):
@@ -123,7 +135,7 @@ def test_the_window_that_has_moved_on(tiny: Callable[[str], Path]) -> None:
     """A sliding window holds its last positions only: going back further means reading again."""
     with (
         Engine(tiny("gemma3"), speculation=None, **OPTIONS) as engine,
-        Engine(tiny("gemma3"), speculation=None, prefix_reuse=False, **OPTIONS) as plain,
+        Engine(tiny("gemma3"), speculation=None, **{**OPTIONS, "prefix_reuse": False}) as plain,
     ):
         for n in (200, 150, 31, 20, 33, 60, 20):
             prompt = [(7 * i) % 256 for i in range(n)]

@@ -76,7 +76,8 @@ def test_streaming_agrees_with_the_whole(engine: Engine, plain: Result, draft: s
     assert sum((chunk.tokens for chunk in chunks), ()) == whole.token_ids
     assert sum((chunk.logprobs for chunk in chunks), ()) == whole.logprobs
     assert sum((chunk.drafted_by for chunk in chunks), ()) == whole.drafted_by
-    assert generation.result() == dataclasses.replace(whole, stats=generation.stats)
+    result = generation.result()
+    assert result == dataclasses.replace(whole, stats=result.stats, times=result.times)
 
 
 def test_of_several_stop_strings_the_one_that_completes_first_wins(engine: Engine, plain: Result, draft: str) -> None:

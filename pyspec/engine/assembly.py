@@ -68,7 +68,7 @@ def assemble(
     n_draft_max: int,
     n_prompt_rows: int,
     stall_timeout: float,
-    prefix_reuse: bool,
+    prefix_reuse: bool | None,
     prefix_cache: int,
     adaptive: bool,
     synthetic: Synthetic | None,
@@ -78,6 +78,8 @@ def assemble(
     """Loads and connects everything; what was opened is closed again when something fails.
 
     Args:
+        prefix_reuse: None: with one slot only what all of a prompt goes on from, so that the same request again gives
+            the same text to the bit.
         prefix_cache: bytes of saved sequences.
         settings: parameters of the target's context and model.
     """
@@ -148,7 +150,13 @@ def assemble(
         stall_timeout=stall_timeout,
         synthetic=synthetic is not None,
     )
-    slots = Slots(decoder, n_slots, reuse=prefix_reuse, cache=PrefixCache(prefix_cache if prefix_reuse else 0))
+    slots = Slots(
+        decoder,
+        n_slots,
+        reuse=prefix_reuse is not False,
+        rewind=n_slots > 1 if prefix_reuse is None else prefix_reuse,
+        cache=PrefixCache(0 if prefix_reuse is False else prefix_cache),
+    )
     return Assembly(
         model=model,
         setup=setup,

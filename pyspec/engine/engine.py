@@ -75,7 +75,10 @@ class Engine:
         stream_buffer: chunks (rounds) a stream may be ahead of its reader; then its request waits, and keeps its slot.
         stall_timeout: seconds a stream may wait for its reader before its request ends with ConsumerStalled.
         prefix_reuse: start a request from what an earlier one that began the same way has left in a slot or in the
-            cache; only the rest of the prompt is read.
+            cache; only the rest of the prompt is read. Its logits then differ in their last bits from those of a prompt
+            that is read at once, and with them, where two tokens are nearly tied, a text. None: with one slot, only
+            where the prompt goes on from all that was left, as in the next turn of a conversation, so that the same
+            requests give the same texts again; with several, wherever it saves reading. False: never.
         prefix_cache_mib: host memory for sequences whose slot went to somebody else, in MiB; the least recently used
             leave first. 0: none.
         synthetic: for benchmarks: acceptance is drawn at random, and the text is not the model's.
@@ -115,7 +118,7 @@ class Engine:
         n_queue_max: int = 1024,
         stream_buffer: int = 512,
         stall_timeout: float = 300.0,
-        prefix_reuse: bool = True,
+        prefix_reuse: bool | None = None,
         prefix_cache_mib: int = 256,
         synthetic: Synthetic | None = None,
         load_progress: LoadProgress | None = None,

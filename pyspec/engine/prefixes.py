@@ -131,13 +131,15 @@ class Slots:
     Args:
         decoder: whose sequences they are.
         reuse: start requests from what is held; off: every request reads its whole prompt.
+        rewind: a part of what is held is of use as well; off: only all of it, as in the next turn of a conversation.
         cache: where sequences go whose slot somebody else gets.
     """
 
-    def __init__(self, decoder: Decoder, n_slots: int, *, reuse: bool, cache: PrefixCache) -> None:
+    def __init__(self, decoder: Decoder, n_slots: int, *, reuse: bool, rewind: bool, cache: PrefixCache) -> None:
         self.cache = cache
         self._decoder = decoder
         self._reuse = reuse
+        self._rewind = rewind
         self._free = list(range(n_slots))  # the least recently used first
 
     @property
@@ -156,12 +158,12 @@ class Slots:
             return slot, 0
         held = {slot: self._decoder.held(slot) for slot in self._free}
         usable = {
-            slot: usable_prefix(tokens, prompt, self._decoder.can_rewind(self._decoder.furthest(slot)))
+            slot: usable_prefix(tokens, prompt, self._can_rewind(self._decoder.furthest(slot)))
             for slot, tokens in held.items()
         }
         slot = max(self._free, key=lambda s: (usable[s], -len(held[s]) if usable[s] == 0 else 0))
         self._free.remove(slot)
-        saved, n_saved = self.cache.best(prompt, self._decoder.can_rewind)
+        saved, n_saved = self.cache.best(prompt, self._can_rewind)
         keep = usable[slot]
         fetch = saved is not None and n_saved >= keep + WORTH_SAVING
         self.cache.hits += fetch
@@ -198,6 +200,9 @@ class Slots:
         """What a slot holds."""
         tokens, furthest, target, speculators = self._decoder.save(slot)
         return Saved(tuple(tokens), furthest, target, tuple(speculators))
+
+    def _can_rewind(self, furthest: int) -> bool:
+        return self._rewind and self._decoder.can_rewind(furthest)
 
     def _load(self, slot: int, saved: Saved) -> bool:
         """Fills a slot from the cache. False: the entry does not fit these contexts; it is dropped."""
