@@ -27,7 +27,8 @@ from pyspec import (
 
 N_CHUNKS_AHEAD = 64
 OPTIONS: dict[str, Any] = {
-    "type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_ctx": 512, "n_threads": 1, "stream_buffer": N_CHUNKS_AHEAD,
+    "type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_ctx": 512, "n_threads": 1,
+    "stream_buffer": N_CHUNKS_AHEAD,
 }  # fmt: skip
 SHORT = SamplingParams(temperature=0.0, max_tokens=8)
 LONG = SamplingParams(temperature=0.0, max_tokens=480)
