@@ -10,6 +10,8 @@ the same prompts. Prints medians and ratios, writes everything it measured as JS
 
 Two speeds are compared. *Generation* is the tokens after the prompt over the time after both models have read the
 prompt, as llama.cpp's example reports it. *Whole* is the time of prompt and generation together, per token.
+
+With --draft-vocab everything of pyspec is measured twice, without and with that draft vocabulary.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ PAIRS = {
     "smollm2": ("smollm2-f32", "smollm2", True),
     "gemma3": ("gemma3-f32", "gemma3", False),
 }
+
+WITH_VOCAB = "pyspec, draft vocabulary"
+SETTINGS = ("lengths", "repetitions", "prompts", "tokens", "threads", "draft_vocab", "draft_vocab_slots")
 
 
 @dataclass
@@ -128,41 +133,57 @@ def run_llama_cpp(
     )
 
 
+def programs(args: argparse.Namespace) -> list[str]:
+    """The names under which pyspec's measurements appear."""
+    return ["pyspec", WITH_VOCAB] if args.draft_vocab else ["pyspec"]
+
+
+def open_engine(args: argparse.Namespace, pair: str, program: str, report: Report) -> Engine:
+    target, draft, _ = PAIRS[pair]
+    vocab = args.draft_vocab if program == WITH_VOCAB else None
+    speculation = DraftModel(
+        models.resolve(draft), n_max=max(args.lengths), vocab=vocab, vocab_slots=args.draft_vocab_slots
+    )
+    engine = Engine(models.resolve(target), speculation=speculation, n_ctx=1024, n_threads=args.threads, prefix_reuse=False)
+    settings = engine.config.to_dict()
+    for part in (settings["target"], settings["draft"], settings["draft_options"]):
+        part["path"] = Path(part["path"]).name  # the report is about the model, not about this machine
+    report.settings.setdefault(pair, {})[program] = settings
+    return engine
+
+
 def measure(args: argparse.Namespace, report: Report) -> Iterator[Measurement]:
     for pair in args.pairs:
         target, draft, chat = PAIRS[pair]
         paths = models.resolve(target), models.resolve(draft)
         prompts = prompts_for(chat)[: args.prompts]
-        speculation = DraftModel(paths[1], n_max=max(args.lengths))
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Engine(paths[0], speculation=speculation, n_ctx=1024, n_threads=args.threads, prefix_reuse=False) as engine,
-        ):
-            settings = engine.config.to_dict()
-            for part in (settings["target"], settings["draft"], settings["draft_options"]):
-                part["path"] = Path(part["path"]).name  # the report is about the model, not about this machine
-            report.settings[pair] = settings
-            files = []
-            for i, prompt in enumerate(prompts):
-                files.append(Path(folder) / f"{i}.txt")
-                files[-1].write_text(prompt + "\n", encoding="utf-8")  # it drops one line end
-            run_pyspec(engine, prompts[0], 8, 2, {"program": "warm-up", "pair": pair, "prompt": 0, "repetition": 0})
+        with tempfile.TemporaryDirectory() as folder:
             for repetition in range(args.repetitions):
                 for i, prompt in enumerate(prompts):
+                    file = Path(folder) / f"{i}.txt"
+                    file.write_text(prompt + "\n", encoding="utf-8")  # it drops one line end
                     key: dict[str, Any] = {"pair": pair, "prompt": i, "repetition": repetition}
-                    yield run_pyspec(engine, prompt, args.tokens, 0, {"program": "plain", **key})
-                    for n_max in args.lengths:
-                        yield run_pyspec(engine, prompt, args.tokens, n_max, {"program": "pyspec", **key})
-                        yield run_llama_cpp(
-                            *paths, files[i], args.tokens, n_max, args.threads, {"program": "llama.cpp", **key}
-                        )
+                    for program in programs(args):  # one engine at a time: two would share the processors
+                        with open_engine(args, pair, program, report) as engine:
+                            run_pyspec(engine, prompt, 8, 2, {"program": "warm-up", **key})
+                            if program == "pyspec":
+                                yield run_pyspec(engine, prompt, args.tokens, 0, {"program": "plain", **key})
+                            for n_max in args.lengths:
+                                yield run_pyspec(engine, prompt, args.tokens, n_max, {"program": program, **key})
+                                if program == "pyspec" and not args.no_llama_cpp:
+                                    yield run_llama_cpp(
+                                        *paths, file, args.tokens, n_max, args.threads,
+                                        {"program": "llama.cpp", **key},
+                                    )  # fmt: skip
 
 
 def summarise(args: argparse.Namespace, report: Report) -> None:
     """Medians over repetitions and prompts, per pair, program and draft length."""
     for pair in args.pairs:
         table: dict[str, dict[int, dict[str, float]]] = {}
-        for program, lengths in (("plain", [0]), ("pyspec", args.lengths), ("llama.cpp", args.lengths)):
+        others = [] if args.no_llama_cpp else ["llama.cpp"]
+        for program in ["plain", *programs(args), *others]:
+            lengths = [0] if program == "plain" else args.lengths
             for n_max in lengths:
                 rows = [
                     m for m in report.measurements
@@ -174,21 +195,24 @@ def summarise(args: argparse.Namespace, report: Report) -> None:
                     "tokens_per_round": sum(m.n_tokens for m in rows) / sum(m.rounds for m in rows),
                     "acceptance": sum(m.accepted for m in rows) / max(1, sum(m.drafted for m in rows)),
                 }
-                if program == "pyspec":
+                if program in programs(args):
                     entry["draft_rows_per_round"] = sum(m.draft_rows or 0 for m in rows) / sum(m.rounds for m in rows)
                     entry["overhead"] = statistics.median(m.overhead or 0.0 for m in rows)
                 table.setdefault(program, {})[n_max] = entry
         best = {
             program: max(table[program], key=lambda n: table[program][n]["tokens_per_second"]) for program in table
         }
-        plain, ours, theirs = (table[p][best[p]] for p in ("plain", "pyspec", "llama.cpp"))
-        report.summary[pair] = {
-            "table": table,
-            "best_n_max": best,
-            "generation_vs_llama_cpp": ours["tokens_per_second"] / theirs["tokens_per_second"],
-            "whole_vs_llama_cpp": theirs["whole_ms_per_token"] / ours["whole_ms_per_token"],
-            "generation_vs_plain": ours["tokens_per_second"] / plain["tokens_per_second"],
-        }
+        report.summary[pair] = {"table": table, "best_n_max": best}
+        for program in programs(args):
+            ours = table[program][best[program]]
+            report.summary[pair][program] = {}
+            for other in ["plain", *programs(args), *others]:
+                if other != program:
+                    theirs = table[other][best[other]]
+                    report.summary[pair][program][other] = {
+                        "generation": ours["tokens_per_second"] / theirs["tokens_per_second"],
+                        "whole": theirs["whole_ms_per_token"] / ours["whole_ms_per_token"],
+                    }
 
 
 def show(report: Report) -> None:
@@ -211,11 +235,13 @@ def show(report: Report) -> None:
                     f"{e['overhead']:.1%}" if "overhead" in e else "", style="bold" if best else None,
                 )  # fmt: skip
         console.print(table)
-        console.print(
-            f"At its best length each, pyspec generates [bold]{summary['generation_vs_llama_cpp']:.2f}[/] times as "
-            f"fast as llama.cpp's speculation (prompt included: {summary['whole_vs_llama_cpp']:.2f}) and "
-            f"[bold]{summary['generation_vs_plain']:.2f}[/] times as fast as plain decoding.\n"
-        )
+        for program in (name for name in ("pyspec", WITH_VOCAB) if name in summary):
+            for other, ratio in summary[program].items():
+                console.print(
+                    f"At its best length each, {program} generates [bold]{ratio['generation']:.2f}[/] times as fast as "
+                    f"{other} (prompt included: {ratio['whole']:.2f})."
+                )
+        console.print()
 
 
 def main() -> None:
@@ -236,18 +262,22 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=3, help="how many of the ten prompts (default: 3)")
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--draft-vocab", metavar="FILE|auto", help="measure pyspec with this draft vocabulary, too")
+    parser.add_argument("--draft-vocab-slots", type=int, default=1024, metavar="N")
+    parser.add_argument("--no-llama-cpp", action="store_true", help="measure pyspec alone")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "compare.json")
     args = parser.parse_args()
-    if not EXAMPLE.exists():
+    if not EXAMPLE.exists() and not args.no_llama_cpp:
         sys.exit(f"{EXAMPLE.relative_to(ROOT)} is missing; build it with `make example`")
 
     report = Report(
         machine={"platform": platform.platform(), "processor": platform.processor(), **pyspec.build_info()},
-        settings={name: getattr(args, name) for name in ("lengths", "repetitions", "prompts", "tokens", "threads")},
+        settings={name: getattr(args, name) for name in SETTINGS},
     )
     from rich.progress import track
 
-    n_runs = len(args.pairs) * args.repetitions * args.prompts * (1 + 2 * len(args.lengths))
+    n_programs = len(programs(args)) + (not args.no_llama_cpp)
+    n_runs = len(args.pairs) * args.repetitions * args.prompts * (1 + n_programs * len(args.lengths))
     for measurement in track(measure(args, report), total=n_runs, description="measuring"):
         report.measurements.append(measurement)
     summarise(args, report)

@@ -554,7 +554,7 @@ cdef class Decoder:
     cdef int32_t decode_and_choose(self) noexcept nogil:
         cdef llama_seq_id seq
         cdef int64_t t0 = llama_time_us()
-        cdef int32_t code = decode_and_wait(self.target.ptr, self.batch)
+        cdef int32_t code = decode_and_wait(self.target.handle.head_lock, self.target.ptr, self.batch)
         cdef int64_t t1 = llama_time_us()
         self.calls += 1
         self.rows += self.n_rows
@@ -647,7 +647,7 @@ cdef class Decoder:
             for i in range(self.saved[seq].n_tokens(), <int32_t> s.tokens.size()):
                 add_row(self.batch, s.tokens[i], i, seq, False)
                 n_rows += 1
-        if n_rows > 0 and decode_and_wait(self.target.ptr, self.batch) != 0:
+        if n_rows > 0 and decode_and_wait(self.target.handle.head_lock, self.target.ptr, self.batch) != 0:
             failed = True
         self.replayed_rows += n_rows
         if failed:

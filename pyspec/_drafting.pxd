@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
+from pyspec._draft_head cimport DraftHead
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Checkpoint, Scored, Sequence
 from pyspec._speculator cimport CompiledSpeculator
@@ -28,6 +29,7 @@ cdef struct Watermark:
 
 cdef class DraftRunner(CompiledSpeculator):
     cdef readonly Context context
+    cdef readonly DraftHead head        # or None: the whole head
     cdef readonly bint replay
     cdef readonly float p_min
     cdef llama_memory_t memory
@@ -57,7 +59,9 @@ cdef class DraftRunner(CompiledSpeculator):
     cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil
     cdef void extend(self, vector[Sequence] * sequences) noexcept nogil
     cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil
-    cdef llama_token confident(self, const float * logits, llama_seq_id seq, size_t position) noexcept nogil
+    cdef void look(self, int32_t row) noexcept nogil
+    cdef llama_token best_token(self, int32_t row) noexcept nogil
+    cdef llama_token confident(self, llama_seq_id seq, size_t position) noexcept nogil
     cdef bint catch_up(self, Sequence * s, llama_seq_id seq, int32_t room) noexcept nogil
     cdef void fit_window(self, Sequence * s, llama_seq_id seq) noexcept nogil
     cdef void add(self, llama_token token, int32_t index, llama_seq_id seq, bint output) noexcept nogil

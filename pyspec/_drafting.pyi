@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+from pyspec._draft_head import DraftHead
 from pyspec._llama import Context
 from pyspec._speculator import CompiledSpeculator
 
@@ -15,10 +16,13 @@ class DraftRunner(CompiledSpeculator):
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         replay: evaluate every target batch on the draft as well instead of synchronising lazily.
         capacity: tokens one sequence may hold; None: as many as the context has for each.
+        head: a reduced output head of the context; None: proposals come from the whole one.
     """
 
     @property
     def context(self) -> Context: ...
+    @property
+    def head(self) -> DraftHead | None: ...
     @property
     def replay(self) -> bool: ...
     @property
@@ -33,6 +37,7 @@ class DraftRunner(CompiledSpeculator):
         p_min: float = 0.0,
         replay: bool = False,
         capacity: int | None = None,
+        head: DraftHead | None = None,
     ) -> None: ...
     def synced(self, seq: int) -> int:
         """How many committed tokens of the sequence the draft model has read."""
@@ -57,5 +62,18 @@ class DraftRunner(CompiledSpeculator):
         """What the sequence has taken part in since construction: (decodes, rows of its own in them)."""
     def round_calls(self) -> list[tuple[int, float]]:
         """The decodes of the draft model in this round: (rows, milliseconds) each."""
+    def drop_head(self) -> None:
+        """Drafts with the whole output head from now on, and frees the reduced one."""
+    def time_decodes(self, rows: int, repetitions: int, *, reduced: bool = True) -> list[float]:
+        """Decodes on sequence 0, which has to be empty and is so afterwards.
+
+        Args:
+            rows: of each decode, the last one an output.
+            repetitions: how many decodes.
+            reduced: with the reduced output head, where there is one.
+
+        Returns:
+            Milliseconds of each; fewer of them where one fails.
+        """
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, failed calls, microseconds."""

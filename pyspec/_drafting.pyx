@@ -23,6 +23,7 @@ target batch to the draft as well, evaluates 2k + 1. ``replay=True`` does it tha
 from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
+from pyspec._draft_head cimport DraftHead
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Checkpoint, Sequence, add_row, argmax, confidence, decode_and_wait, top_k
 from pyspec._speculator cimport require_left_to_right
@@ -69,10 +70,11 @@ cdef class DraftRunner:
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         replay: evaluate every target batch on the draft as well instead of synchronising lazily.
         capacity: tokens one sequence may hold; None: as many as the context has for each.
+        head: a reduced output head of the context; None: proposals come from the whole one.
     """
 
     def __cinit__(self, Context context not None, int n_vocab_target, *, int n_max=3, int n_min=0, float p_min=0.0,
-                  bint replay=False, capacity=None):
+                  bint replay=False, capacity=None, DraftHead head=None):
         cdef llama_seq_id seq
         if n_max < 1 or not 0 <= n_min <= n_max or not 0.0 <= p_min <= 1.0:
             raise InvalidRequest(
@@ -82,6 +84,8 @@ cdef class DraftRunner:
             raise InvalidRequest(
                 f"the draft's context needs a row for each of its {context.n_seq_max} sequences, n_batch is "
                 f"{context.n_batch}", name="n_batch", value=context.n_batch)
+        if head is not None and head.context is not context:
+            raise InvalidRequest("the head belongs to another context", name="head", value=head)
         context.enter(False)
         try:
             require_left_to_right(context)
@@ -95,6 +99,7 @@ cdef class DraftRunner:
             context.leave()
         self.name = "draft-simple"
         self.context = context
+        self.head = head
         self.n_max = n_max
         self.n_min = n_min
         self.p_min = p_min
@@ -166,6 +171,50 @@ cdef class DraftRunner:
         cdef size_t i
         return [(self.call_rows[i], self.call_us[i] / 1000.0) for i in range(self.call_rows.size())]
 
+    def drop_head(self):
+        """Drafts with the whole output head from now on, and frees the reduced one."""
+        if self.head is not None:
+            self.head.close()
+            self.head = None
+
+    def time_decodes(self, int rows, int repetitions, *, bint reduced=True):
+        """Decodes on sequence 0, which has to be empty and is so afterwards.
+
+        Args:
+            rows: of each decode, the last one an output.
+            repetitions: how many decodes.
+            reduced: with the reduced output head, where there is one.
+
+        Returns:
+            Milliseconds of each; fewer of them where one fails.
+        """
+        cdef int i
+        cdef int r
+        cdef int32_t code = 0
+        if self.marks.at(0).synced or not 0 < rows <= <int> self.context.n_batch:
+            raise InvalidRequest(f"sequence 0 is in use, or {rows} rows are not from 1 to {self.context.n_batch}",
+                                 name="rows", value=rows)
+        self.enter()
+        self.call_us.clear()
+        try:
+            with nogil:
+                if self.head is not None:
+                    self.head.settle(1, 0 if reduced else 1)
+                for r in range(repetitions):
+                    for i in range(rows):
+                        add_row(self.batch, 0, i, 0, i + 1 == rows)
+                        self.n_rows += 1
+                    code = self.run()
+                    llama_memory_seq_rm(self.memory, 0, -1, -1)
+                    if code != 0:
+                        break
+        finally:
+            self.leave()
+        times = [us / 1000.0 for us in self.call_us]
+        self.call_us.clear()
+        self.call_rows.clear()
+        return times if code == 0 else times[:-1]
+
     def counts(self):
         """Work done since construction: decode calls, rows, failed calls, microseconds."""
         return {
@@ -194,6 +243,8 @@ cdef class DraftRunner:
         return 0
 
     cdef int enter(self) except -1:
+        if self.head is not None:
+            self.head.require_open()
         return self.context.enter(True)
 
     cdef void leave(self) noexcept:
@@ -290,6 +341,8 @@ cdef class DraftRunner:
         """Empties the memory of a sequence; it is read again when the sequence next drafts."""
         cdef Watermark * m = &self.marks[seq]
         llama_memory_seq_rm(self.memory, seq, -1, -1)
+        if self.head is not None:
+            self.head.forget(seq)
         m.synced = 0
         m.gap = 0
         m.seed_evaluated = False
@@ -299,7 +352,9 @@ cdef class DraftRunner:
         self.saved[seq].clear()
 
     cdef void released(self, llama_seq_id seq) noexcept nogil:
-        """What was read stays, for a request that begins with the same tokens."""
+        """What was read stays, for a request that begins with the same tokens; what its text was made of does not."""
+        if self.head is not None:
+            self.head.forget(seq)
 
     cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
         cdef Watermark * m = &self.marks[seq]
@@ -329,6 +384,7 @@ cdef class DraftRunner:
         cdef Sequence * s
         cdef Watermark * m
         cdef int32_t n_drafting = 0
+        cdef int32_t n_missing = 0
         cdef int32_t room
         for seq in range(<llama_seq_id> sequences.size()):
             s = &sequences.at(seq)
@@ -342,6 +398,11 @@ cdef class DraftRunner:
             n_drafting += m.drafting
         if n_drafting == 0:
             return
+        if self.head is not None:
+            for seq in range(<llama_seq_id> sequences.size()):
+                if self.marks[seq].drafting:
+                    n_missing += self.head.note(seq, &sequences.at(seq))
+            self.head.settle(n_drafting, n_missing)
         room = max(1, <int32_t> self.context.n_batch // n_drafting)
         for seq in range(<llama_seq_id> sequences.size()):
             if self.marks[seq].drafting:
@@ -404,25 +465,43 @@ cdef class DraftRunner:
     cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil:
         """Appends the model's best token, or ends the draft: not sure enough, long enough, at its end."""
         cdef Watermark * m = &self.marks[seq]
-        cdef const float * logits = llama_get_logits_ith(self.context.ptr, m.row)
         cdef llama_token token = -1
-        if logits != NULL:
-            if self.p_min > 0.0 or not self.floors.empty():
-                token = self.confident(logits, seq, s.draft.size())
-            else:
-                token = argmax(logits, self.n_draftable)
+        if self.p_min > 0.0 or not self.floors.empty():
+            self.look(m.row)
+            token = self.confident(seq, s.draft.size())
+        else:
+            token = self.best_token(m.row)
         if token >= 0:
             s.draft.push_back(token)
         m.drafting = token >= 0 and <int32_t> s.draft.size() < m.budget and not s.stops_at(token)
         if m.drafting and not self.onwards.empty():
             m.drafting = m.chance >= self.onwards[min(s.draft.size(), self.onwards.size()) - 1]
 
-    cdef llama_token confident(self, const float * logits, llama_seq_id seq, size_t position) noexcept nogil:
-        """The model's best token if it is sure enough of it, else -1."""
+    cdef void look(self, int32_t row) noexcept nogil:
+        """The ten best tokens of an output row, best first, in `best`."""
+        cdef const float * logits
+        self.best.clear()
+        if self.head is not None and self.head.reduces():
+            self.head.best(row, self.n_draftable, self.best)
+            return
+        logits = llama_get_logits_ith(self.context.ptr, row)
+        if logits != NULL:
+            top_k(logits, self.n_draftable, 10, self.best)
+
+    cdef llama_token best_token(self, int32_t row) noexcept nogil:
+        """The best token of an output row, or -1."""
+        cdef const float * logits
+        if self.head is not None and self.head.reduces():
+            self.look(row)
+            return self.best[0].id if not self.best.empty() else -1
+        logits = llama_get_logits_ith(self.context.ptr, row)
+        return argmax(logits, self.n_draftable) if logits != NULL else -1
+
+    cdef llama_token confident(self, llama_seq_id seq, size_t position) noexcept nogil:
+        """The best of the ten tokens if the model is sure enough of it, else -1."""
         cdef Watermark * m = &self.marks[seq]
         cdef float p
         cdef size_t interval
-        top_k(logits, self.n_draftable, 10, self.best)
         if self.best.empty():
             return -1
         p = confidence(self.best)
@@ -486,7 +565,11 @@ cdef class DraftRunner:
         """Decodes and empties the batch. 0, or what went wrong."""
         cdef llama_seq_id seq
         cdef int64_t t0 = llama_time_us()
-        cdef int32_t code = decode_and_wait(self.context.ptr, self.batch)
+        cdef int32_t code
+        if self.head is not None:
+            code = self.head.decode(self.batch)
+        else:
+            code = decode_and_wait(self.context.handle.head_lock, self.context.ptr, self.batch)
         t0 = llama_time_us() - t0
         self.decode_us += t0
         if self.n_rows > 2 * <int32_t> self.marks.size():  # a prompt, or what others drafted

@@ -17,6 +17,11 @@ from pyspec.libllama cimport (
 )
 
 
+cdef extern from "head_lock.hpp" namespace "pyspec" nogil:
+    cdef cppclass HeadLock:
+        pass
+
+
 cdef class ModelHandle:
     """Owns a llama_model; freed when the last Model, Vocab, Context or Sampler lets go of it."""
     cdef llama_model * ptr
@@ -24,6 +29,7 @@ cdef class ModelHandle:
     cdef readonly bint has_weights
     cdef readonly bint has_mtp
     cdef bint repacked                 # weights may be in a layout that cannot be read back
+    cdef HeadLock head_lock            # held by every call that builds a graph; see native/head_lock.hpp
 
 
 cdef class Model:
@@ -73,6 +79,7 @@ cdef class Context:
     cdef bint watching                 # SIGINT sets abort_flag for the time of this call
     cdef object broken                 # why libllama's state is not to be trusted any more, or None
     cdef dict samplers                 # sequence: the SamplerChain attached to it
+    cdef object samplers_taken         # why no others can be attached, or None
     cdef bint embeddings_on            # every row is an output
     cdef bint pools_all_rows           # which bounds n_ubatch and n_outputs_max while embeddings are on
     cdef bint encoded                  # encode() has run (the decoder of T5 needs it)

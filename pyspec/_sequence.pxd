@@ -5,6 +5,7 @@ from libcpp cimport bool as cpp_bool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from pyspec._llama cimport HeadLock
 from pyspec.libllama cimport (
     llama_batch_ext,
     llama_batch_ext_add_token,
@@ -29,7 +30,7 @@ cdef extern from "select.hpp" namespace "pyspec" nogil:
 
 
 cdef extern from "guarded.hpp" namespace "pyspec" nogil:
-    int32_t decode_and_wait(llama_context * ctx, llama_batch_ext * batch) noexcept
+    int32_t decode_and_wait(HeadLock & lock, llama_context * ctx, llama_batch_ext * batch) noexcept
 
 
 cdef extern from "checkpoint.hpp" namespace "pyspec" nogil:

@@ -70,6 +70,7 @@ class GGUFTensor:
         type: ggml's name of the number format, e.g. ``"q4_K"``.
         offset: first byte, counted from the start of the file it is in.
         n_bytes: size of the data.
+        file: the file it is in, of a split model one of the parts.
     """
 
     name: str
@@ -77,6 +78,7 @@ class GGUFTensor:
     type: str
     offset: int
     n_bytes: int
+    file: str
 
     @property
     def n_elements(self) -> int:
@@ -503,5 +505,5 @@ class _Reader:
                     f"the file is truncated: the tensor {name} needs {n_bytes} bytes at offset {start}, "
                     f"the file ends at {self.size}"
                 )
-            header.tensors[name] = GGUFTensor(name, shape, type_name, start, n_bytes)
+            header.tensors[name] = GGUFTensor(name, shape, type_name, start, n_bytes, self.path)
             start += -(-n_bytes // header.alignment) * header.alignment

@@ -112,7 +112,7 @@ cdef class Context:
         begin_call()
         try:
             with nogil:
-                ptr = llama_init_from_model(model.handle.ptr, params)
+                ptr = new_context(model.handle.head_lock, model.handle.ptr, params)
         except Exception as error:
             raise ContextError(f"cannot create a context: {error}") from error
         finally:
@@ -443,6 +443,8 @@ cdef class Context:
         Returns:
             False if nothing of the chain can run in the graph: then it is not attached.
         """
+        if self.samplers_taken is not None:
+            raise InvalidRequest(f"the context's samplers are taken: {self.samplers_taken}", name="chain", value=chain)
         return attach_chain(self, as_int("seq", seq, 0, self.n_seq_max - 1), chain)
 
     cdef str model_arch(self):

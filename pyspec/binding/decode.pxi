@@ -1,5 +1,11 @@
 # What stands between a batch and libllama: the checks, the call, the error.
 
+cdef extern from "guarded.hpp" namespace "pyspec" nogil:
+    int32_t process(HeadLock & lock, llama_context * ctx, llama_process_type type, llama_batch_ext * batch) except +
+    int32_t decode(HeadLock & lock, llama_context * ctx, const llama_batch & batch) except +
+    llama_context * new_context(HeadLock & lock, llama_model * model, const llama_context_params & params) except +
+
+
 cdef dict DECODE_ERRORS = {
     1: "there is no room in the memory for the batch (n_ctx is too small, or other sequences take the cells)",
     2: "aborted",
@@ -120,9 +126,9 @@ cdef int run_batch(
     try:
         with nogil:
             if extended != NULL:
-                code = llama_process(context.ptr, kind, extended)
+                code = process(context.handle.head_lock, context.ptr, kind, extended)
             else:
-                code = llama_decode(context.ptr, batch[0])
+                code = decode(context.handle.head_lock, context.ptr, batch[0])
     except Exception as error:
         failure = error
         context.broken = f"libllama failed inside a computation ({error}); create a new context"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
 from pyspec._llama import Context, Model, trim_memory
 from pyspec._speculator import CompiledSpeculator
-from pyspec.engine.config import EngineConfig
+from pyspec.engine.config import DraftVocabConfig, EngineConfig
 from pyspec.engine.loading import (
     MODEL_SETTINGS,
     Loaded,
@@ -23,6 +25,7 @@ from pyspec.engine.loading import (
 from pyspec.engine.prefixes import PrefixCache, Slots
 from pyspec.engine.rounds import Setup
 from pyspec.engine.scheduler import Scheduler
+from pyspec.errors import DecodeError
 from pyspec.speculation.calibrate import measure_decodes
 from pyspec.speculation.chain import Chain
 from pyspec.speculation.config import DraftModel
@@ -31,6 +34,13 @@ from pyspec.speculation.ngram_config import NGramSpec, save_learned
 from pyspec.speculation.scripted import GuardedSpeculator
 from pyspec.speculation.specs import SpeculatorSpec, guarded
 from pyspec.speculation.synthetic import Synthetic, conditional
+
+# A draft vocabulary nobody asked for is used where it makes a decode of the draft model shorter by this share, by so
+# many comparisons.
+LEAST_GAIN = 0.1
+N_TRIALS = 4
+
+_log = logging.getLogger("pyspec.engine")
 
 # Row counts whose cost is looked at before the first request, where lengths are chosen by cost.
 TRIAL_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
@@ -118,6 +128,7 @@ def assemble(
                         p_min=spec.p_min,
                         replay=spec.sync == "replay",
                         capacity=dft.config.n_ctx if n_slots > 1 else None,
+                        head=dft.head,
                     )
                 )
             elif isinstance(spec, NGramSpec):
@@ -171,6 +182,7 @@ def assemble(
             n_draft_max=n_draft_max,
             draft_length="fixed" if controller is None else "auto",
             draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
+            draft_vocab=None if dft is None else dft.vocab,
         ),
         release=release,
     )
@@ -184,25 +196,75 @@ def _controller(
     return LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max)
 
 
-def look_at_costs(assembly: Assembly) -> None:
-    """Gives an adaptive engine's controller a first idea of what decodes cost; to be called in the engine's thread.
+def prepare(assembly: Assembly) -> Assembly:
+    """What has to be computed before the first request; to be called in the engine's thread.
 
     In no other: a thread that has computed once keeps helpers of its own (libgomp's), and where all of them together
     are more than there are processors they stop spinning while they wait, which costs every decode a third.
+
+    A draft vocabulary is tried, and an adaptive engine's controller gets a first idea of what decodes cost.
+
+    Returns:
+        The same, with what became of the draft vocabulary.
     """
+    runner = assembly.setup.chain.draft_model
+    vocab = assembly.config.draft_vocab
+    if runner is not None and runner.head is not None and vocab is not None:
+        why = try_head(runner, only_if_it_pays=vocab.source == "auto")
+        if why is not None:
+            runner.drop_head()
+            vocab = DraftVocabConfig(vocab.source, vocab.n_vocab, unused_because=why)
+            assembly = replace(assembly, config=replace(assembly.config, draft_vocab=vocab))
     controller = assembly.setup.chain.controller
     if controller is None:
-        return
+        return assembly
     rows = [n for n in TRIAL_ROWS if n < controller.n_rows_max]
-    target, *drafts = assembly.contexts
-    measure_decodes(target, [*rows, controller.n_rows_max], controller.verify, outputs=True)
-    for draft in drafts:
-        measure_decodes(draft, [1, 2, 32], controller.draft, outputs=False)
+    measure_decodes(assembly.contexts[0], [*rows, controller.n_rows_max], controller.verify)
+    if runner is not None:
+        for n in (1, 2, 32):
+            for ms in runner.time_decodes(n, 4)[1:]:
+                controller.draft.observe(n, ms)
+    return assembly
+
+
+def try_head(runner: DraftRunner, *, only_if_it_pays: bool) -> str | None:
+    """Compares a reduced output head with the whole one.
+
+    Args:
+        runner: of the draft model, with a head; its memory is empty.
+        only_if_it_pays: also look whether it makes a decode faster.
+
+    Returns:
+        Why it should not be used, or None.
+    """
+    head = runner.head
+    assert head is not None
+    why = None
+    try:
+        compared, different = head.compare([0, 1, head.ids()[0]])
+        if different:
+            why = f"of {compared} logits of listed tokens {different} are not the whole head's"
+    except DecodeError as error:
+        why = str(error)
+    if why is not None:
+        _log.warning("the draft vocabulary is not used: %s", why)
+        return why
+    if only_if_it_pays:
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(N_TRIALS):
+            for reduced in times:
+                times[reduced] += runner.time_decodes(1, 4, reduced=reduced)[1:]
+        whole, reduced_ms = median(times[False]), median(times[True])
+        if reduced_ms > (1 - LEAST_GAIN) * whole:
+            return f"a decode takes {reduced_ms:.2f} ms with it and {whole:.2f} ms with the whole vocabulary"
+    return None
 
 
 def _release(opened: list[Loaded], owned: list[Model]) -> None:
     """Closes contexts, draft before target, and the models the engine loaded itself."""
     for loaded in reversed(opened):
+        if loaded.head is not None:
+            loaded.head.close()
         loaded.context.close()
     for model in owned:
         model.close()

@@ -39,6 +39,27 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class DraftVocabConfig:
+    """What became of a draft vocabulary.
+
+    Attributes:
+        source: the file, "auto", or "ids".
+        n_vocab: tokens the draft model has.
+        n_rows: tokens it chooses from.
+        n_slots: of those, how many change with the texts.
+        n_bytes: memory of the reduced output head.
+        unused_because: why the whole vocabulary drafts nevertheless; None: it doesn't.
+    """
+
+    source: str
+    n_vocab: int
+    n_rows: int = 0
+    n_slots: int = 0
+    n_bytes: int = 0
+    unused_because: str | None = None
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What an engine runs with.
 
@@ -51,6 +72,7 @@ class EngineConfig:
         n_draft_max: longest draft any of them may submit.
         draft_length: "fixed", or "auto": as long as pays.
         draft_options: the draft model's own parameters (n_max, n_min, p_min, sync, ...), or None.
+        draft_vocab: the tokens the draft model chooses from; None: all, as nothing else was asked for.
     """
 
     target: ModelConfig
@@ -61,6 +83,7 @@ class EngineConfig:
     n_draft_max: int
     draft_length: str
     draft_options: dict[str, Any] | None
+    draft_vocab: DraftVocabConfig | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON or a log."""

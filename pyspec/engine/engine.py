@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 from pyspec._llama import Model
 from pyspec.chat import render
 from pyspec.engine import saved
-from pyspec.engine.assembly import assemble, look_at_costs
+from pyspec.engine.assembly import assemble, prepare
 from pyspec.engine.generation import Generation, Job, Result
 from pyspec.engine.loading import LoadProgress
 from pyspec.engine.metrics import EngineStats
@@ -191,7 +191,7 @@ class Engine:
         self._worker = Worker(assembly.scheduler, assembly.contexts, assembly.release, n_queue_max=n_queue_max)
         _open_engines.add(self)
         try:
-            self._worker.ask(lambda: look_at_costs(assembly))
+            self.config = self._worker.ask(lambda: prepare(assembly)).config
         except BaseException:
             self.close()
             raise

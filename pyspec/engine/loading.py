@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspec._draft_head import DraftHead
 from pyspec._llama import Context, Model
-from pyspec.engine.config import ModelConfig
+from pyspec.engine.config import DraftVocabConfig, ModelConfig
 from pyspec.errors import InvalidRequest, UnsupportedModel
 from pyspec.models import resolve
 from pyspec.speculation.config import DraftModel
 from pyspec.speculation.detection import DRAFT_SIMPLE, detect_draft
+from pyspec.speculation.draft_vocab import head_rows
 from pyspec.speculation.vocab_gate import check_vocabulary
 
 LoadProgress = Callable[[str, float], None]
@@ -24,13 +27,23 @@ MODEL_SETTINGS = ("n_gpu_layers", "use_extra_bufts")
 HIDDEN_STATE_DRAFTS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash or draft-dspark"}
 
 
+_log = logging.getLogger("pyspec.engine")
+
+
 @dataclass(frozen=True)
 class Loaded:
-    """A model with its context."""
+    """A model with its context.
+
+    Attributes:
+        head: the draft's reduced output head, or None.
+        vocab: what became of the draft vocabulary that was asked for; None: none was.
+    """
 
     model: Model
     context: Context
     config: ModelConfig
+    head: DraftHead | None = None
+    vocab: DraftVocabConfig | None = None
 
 
 def load_model(path: str | os.PathLike[str], role: str, progress: LoadProgress | None, **options: Any) -> Model:
@@ -143,10 +156,34 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             kv_unified=n_slots > 1,
             **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
         )
+        loaded = Loaded(model, context, _describe(model, context, n_ctx, config))
+        return loaded if options.vocab is None else open_head(target, loaded, options)
     except BaseException:
         model.close()
         raise
-    return Loaded(model, context, _describe(model, context, n_ctx, config))
+
+
+def open_head(target: Loaded, draft: Loaded, options: DraftModel) -> Loaded:
+    """Gives a draft model's context the reduced output head that its options ask for, where it can have one.
+
+    Raises:
+        InvalidRequest: the list can't be read, or is for another tokenizer.
+    """
+    vocab, n_vocab = options.vocab, draft.model.vocab.n_tokens
+    assert isinstance(vocab, str | tuple)
+    rows = head_rows(vocab, options.vocab_slots, draft.model.vocab, target.model.vocab)
+    source = vocab if isinstance(vocab, str) else "ids"
+    if rows is None:
+        why = f"with its slots it is the whole vocabulary of {n_vocab} tokens, or nearly"
+        return replace(draft, vocab=DraftVocabConfig(source, n_vocab=n_vocab, unused_because=why))
+    try:
+        head = DraftHead(draft.context, rows.ids, n_slots=rows.n_slots, max_miss=options.vocab_max_miss)
+    except UnsupportedModel as error:
+        if source != "auto":
+            _log.warning("the draft vocabulary is not used: %s", error)
+        return replace(draft, vocab=DraftVocabConfig(source, n_vocab=n_vocab, unused_because=str(error)))
+    config = DraftVocabConfig(source, n_vocab, n_rows=head.n_rows, n_slots=head.n_slots, n_bytes=head.n_bytes)
+    return replace(draft, head=head, vocab=config)
 
 
 def _describe(model: Model, context: Context, n_ctx: int, config: dict[str, Any]) -> ModelConfig:

@@ -9,16 +9,13 @@ from pyspec._llama import Context
 from pyspec.speculation.costs import RowCosts
 
 
-def measure_decodes(
-    context: Context, rows: Iterable[int], costs: RowCosts, *, outputs: bool, limit_s: float = 0.75
-) -> None:
-    """Decodes so many rows at a time, each four times, and clears the memory again.
+def measure_decodes(context: Context, rows: Iterable[int], costs: RowCosts, *, limit_s: float = 0.75) -> None:
+    """Decodes so many rows at a time, all of them outputs, each four times, and clears the memory again.
 
     Args:
         context: with an empty memory, and room for all of it.
         rows: row counts to try.
         costs: takes in the measurements but the first of each, which builds a graph.
-        outputs: whether every row is an output, as in verification, or only the last one.
         limit_s: once so many seconds have passed the rest is left to be learned later.
     """
     deadline = time.perf_counter() + limit_s
@@ -28,7 +25,7 @@ def measure_decodes(
         for repetition in range(4):
             context.memory.clear()
             t0 = time.perf_counter()
-            context.decode([0] * n, pos=0, outputs=True if outputs else None)
+            context.decode([0] * n, pos=0, outputs=True)
             context.synchronize()
             elapsed = time.perf_counter() - t0
             if repetition or elapsed > limit_s:

@@ -75,6 +75,11 @@ class Chain:
         self._speculators = speculators
         self._model = next((s for s in speculators if isinstance(s, DraftRunner)), None)
 
+    @property
+    def draft_model(self) -> DraftRunner | None:
+        """The speculator that drafts with a model, if there is one."""
+        return self._model
+
     def begin(self, seq: int) -> None:
         """A request starts on a sequence."""
         if self.controller is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Literal
 
@@ -35,6 +36,13 @@ class DraftModel:
         flash_attn: "auto", "on" or "off".
         sync: "lazy" evaluates every token once on the draft model. "replay" evaluates every target batch on it
             again, as llama.cpp does: same text, more work. For comparison.
+        vocab: tokens the draft model chooses from, so that its output head is smaller and a draft costs less; the text
+            is the target's as ever. A file that lists them (see ``pyspec draft-vocab``), token ids, or "auto": those
+            that come first in the tokenizer's own order, if that makes the head cheaper on this machine. None: all.
+        vocab_slots: so many more tokens change with the texts: what they contain and the list lacks is drafted as
+            well, until others have displaced it.
+        vocab_max_miss: 0..1. While more than this share of the last 64 tokens could not be drafted, for most of the
+            drafting sequences, the draft model uses its whole vocabulary; it returns below half of that.
 
     Raises:
         InvalidRequest: for a value outside its range, or n_min above n_max.
@@ -54,6 +62,9 @@ class DraftModel:
     type_v: str = "f16"
     flash_attn: str = "auto"
     sync: DraftSync = "lazy"
+    vocab: str | os.PathLike[str] | Sequence[int] | None = None
+    vocab_slots: int = 1024
+    vocab_max_miss: float = 0.1
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike):
@@ -73,16 +84,36 @@ class DraftModel:
                 name="n_min",
                 value=self.n_min,
             )
-        if isinstance(self.p_min, bool) or not isinstance(self.p_min, int | float) or not 0 <= self.p_min <= 1:
-            raise InvalidRequest(
-                f"p_min must be a number from 0 to 1, not {self.p_min!r}", name="p_min", value=self.p_min
-            )
+        check_share(self.p_min, "p_min")
+        check_integer(self.vocab_slots, "vocab_slots", 0)
+        check_share(self.vocab_max_miss, "vocab_max_miss")
+        object.__setattr__(self, "vocab", _vocab(self.vocab))
         if self.sync not in ("lazy", "replay"):
             raise InvalidRequest(f"sync must be 'lazy' or 'replay', not {self.sync!r}", name="sync", value=self.sync)
 
     def to_dict(self) -> dict[str, Any]:
         """All parameters by name; ``DraftModel(**d)`` makes an equal one."""
         return asdict(self)
+
+
+def _vocab(value: Any) -> str | tuple[int, ...] | None:
+    """A file name, "auto", token ids or None."""
+    if value is None or value == "none":
+        return None
+    if isinstance(value, str | os.PathLike) and os.fspath(value):
+        return str(os.fspath(value))
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+        raise InvalidRequest(
+            f"vocab must be 'auto', a file name, token ids or None, not {value!r}", name="vocab", value=value
+        )
+    return tuple(check_integer(token, "a token of vocab", 0) for token in value)
+
+
+def check_share(value: object, name: str) -> float:
+    """The value, if it is a number from 0 to 1; InvalidRequest otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidRequest(f"{name} must be a number from 0 to 1, not {value!r}", name=name, value=value)
+    return float(value)
 
 
 def check_callback(value: object, name: str) -> None:
