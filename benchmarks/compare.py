@@ -144,7 +144,9 @@ def open_engine(args: argparse.Namespace, pair: str, program: str, report: Repor
     speculation = DraftModel(
         models.resolve(draft), n_max=max(args.lengths), vocab=vocab, vocab_slots=args.draft_vocab_slots
     )
-    engine = Engine(models.resolve(target), speculation=speculation, n_ctx=1024, n_threads=args.threads, prefix_reuse=False)
+    engine = Engine(
+        models.resolve(target), speculation=speculation, n_ctx=1024, n_threads=args.threads, prefix_reuse=False
+    )
     settings = engine.config.to_dict()
     for part in (settings["target"], settings["draft"], settings["draft_options"]):
         part["path"] = Path(part["path"]).name  # the report is about the model, not about this machine

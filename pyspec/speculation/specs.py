@@ -28,7 +28,7 @@ def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[st
     given = (
         []
         if draft_model is None
-        else [DraftModel(draft_model, n_max=AUTO_N_MAX) if automatic else DraftModel(draft_model)]
+        else [DraftModel(draft_model, n_max=AUTO_N_MAX, vocab="auto") if automatic else DraftModel(draft_model)]
     )
     if speculation is None or (isinstance(speculation, str) and speculation == "none"):
         if given:
