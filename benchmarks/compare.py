@@ -264,7 +264,10 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=3, help="how many of the ten prompts (default: 3)")
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--draft-vocab", metavar="FILE|auto", help="measure pyspec with this draft vocabulary, too")
+    parser.add_argument(
+        "--draft-vocab", metavar="FILE|auto", default="auto",
+        help="measure pyspec with this draft vocabulary, too (default: auto)",
+    )  # fmt: skip
     parser.add_argument("--draft-vocab-slots", type=int, default=1024, metavar="N")
     parser.add_argument("--no-llama-cpp", action="store_true", help="measure pyspec alone")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "compare.json")
