@@ -26,7 +26,7 @@ endef
 export requirements
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build run test lint bench example clean
+.PHONY: help venv build run test lint bench serving example clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do \
@@ -64,7 +64,10 @@ lint: $(stamp) ## ruff and mypy
 bench: example ## compare with llama.cpp's own speculative decoding on this machine
 	$(bin)/python benchmarks/compare.py
 
-example: build ## build llama.cpp's own speculative decoding example, for the benchmark
+serving: example ## compare with llama.cpp's server, several requests at once
+	$(bin)/python benchmarks/serving.py
+
+example: build ## build llama.cpp's own speculative decoding example and its server, for the benchmarks
 	$(bin)/python setup.py -q build_example
 
 clean: ## remove what was built (not the virtual environment, not fetched sources and models)

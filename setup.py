@@ -47,6 +47,9 @@ CONFIGURING = (
     *("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX"),
 )
 
+# llama.cpp's own programs that the benchmarks compare with.
+EXAMPLES = ("llama-speculative-simple", "llama-server")
+
 
 def llama_source(override: str | None) -> fetch_llama_cpp.Source:
     """The llama.cpp tree to build, fetched if need be."""
@@ -102,8 +105,8 @@ class CMake:
         quieter = ["--log-level=NOTICE"] if self.quiet else []
         self.run("configure", "-S", str(ROOT), "-B", str(self.folder), *quieter, *self.arguments)
 
-    def compile(self, target: str) -> None:
-        self.run("compile", "--build", str(self.folder), "--target", target)
+    def compile(self, *targets: str) -> None:
+        self.run("compile", "--build", str(self.folder), "--target", *targets)
 
     def install(self, prefix: Path) -> None:
         self.run("install", "--install", str(self.folder), "--component", "pyspec", "--prefix", str(prefix))
@@ -134,9 +137,9 @@ class BuildNative(build_ext):
 
 
 class BuildExample(Command):
-    """``build_example``: llama.cpp's own speculative decoding, on the very libraries the package uses."""
+    """``build_example``: llama.cpp's own speculative decoding and its server, on the libraries the package uses."""
 
-    description = "build llama.cpp's llama-speculative-simple into build/, for the benchmarks"
+    description = "build llama.cpp's llama-speculative-simple and llama-server into build/, for the benchmarks"
     user_options: ClassVar[list[tuple[str, str | None, str]]] = []
 
     def initialize_options(self) -> None:
@@ -149,11 +152,12 @@ class BuildExample(Command):
         cmake = CMake(self, "-DPYSPEC_LLAMA_EXAMPLES=on")
         with alone_in(cmake.folder):
             cmake.configure()
-            cmake.compile("llama-speculative-simple")
-        link = ROOT / "build" / "llama-speculative-simple"
-        link.unlink(missing_ok=True)
-        link.symlink_to(cmake.folder / "bin" / link.name)
-        print(link)
+            cmake.compile(*EXAMPLES)
+        for name in EXAMPLES:
+            link = ROOT / "build" / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(cmake.folder / "bin" / name)
+            print(link)
 
 
 class SourceDistribution(sdist):

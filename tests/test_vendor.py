@@ -58,6 +58,8 @@ def pin(folder: Path, version: str) -> Path:
             "package-1.0/vendor/llama.cpp/CMakeLists.txt": cmakelists(version),
             "package-1.0/vendor/llama.cpp/include/llama.h": b"// " + version.encode(),
             "package-1.0/vendor/llama.cpp/models/vocab.gguf": b"big",
+            "package-1.0/vendor/llama.cpp/tools/ui/CMakeLists.txt": b"# a part of a folder",
+            "package-1.0/vendor/llama.cpp/tools/ui/src/app.ts": b"big",
             "package-1.0/package/binding.py": b"not llama.cpp",
         },
     )
@@ -76,7 +78,7 @@ def lay_by_hand(folder: Path) -> None:
 class TestSource:
     def test_the_unpacked_tree_is_the_pinned_one(self) -> None:
         tree = ROOT / "vendor" / "llama.cpp"
-        assert (tree / fetcher.STAMP).read_text().strip() == LOCK.sha256
+        assert (tree / fetcher.STAMP).read_text().strip() == LOCK.stamp
         assert fetcher.llama_version(tree) == LOCK.llama_version
         assert fetcher.source_dir() == fetcher.Source(tree, LOCK.llama_version, LOCK.llama_commit)
 
@@ -93,7 +95,7 @@ class TestSource:
         files = sorted(
             str(path.relative_to(source.path)) for path in source.path.rglob("*") if path.is_file()
         )
-        assert files == [fetcher.STAMP, "CMakeLists.txt", "include/llama.h"]
+        assert files == [fetcher.STAMP, "CMakeLists.txt", "include/llama.h", "tools/ui/CMakeLists.txt"]
 
     def test_the_second_time_nothing_is_fetched_or_unpacked(self, vendor: Path) -> None:
         lay_by_hand(vendor)
@@ -115,6 +117,15 @@ class TestSource:
         assert not (vendor / "llama.cpp" / "src").exists()
         # The archive's own times are those of 1970: a build directory would take its objects for newer.
         assert abs(header.stat().st_mtime - time.time()) < 60
+
+    def test_a_tree_with_other_parts_of_the_same_file_is_replaced(
+        self, vendor: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lay_by_hand(vendor)
+        with monkeypatch.context() as patch:
+            patch.setattr(fetcher, "KEPT", fetcher.KEPT[:-1])
+            assert not (fetcher.source_dir(vendor).path / "tools").exists()
+        assert (fetcher.source_dir(vendor).path / "tools" / "ui" / "CMakeLists.txt").exists()
 
     def test_a_file_with_another_checksum_is_refused_and_nothing_changes(self, vendor: Path) -> None:
         lay_by_hand(vendor)

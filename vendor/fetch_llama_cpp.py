@@ -31,11 +31,14 @@ VENDOR = Path(__file__).resolve().parent
 ENV_VAR = "PYSPEC_LLAMA_CPP"
 STAMP = ".pyspec-source"
 
-# The parts of the tree that are unpacked: the two libraries, and what llama.cpp's own speculative decoding
-# example needs, which the benchmarks are measured against. Left out are test vocabularies, documentation, the
-# web interface, converters and tools: 130 of 170 MB.
-KEPT = ("CMakeLists.txt", "LICENSE", "AUTHORS", "licenses", "cmake", "include", "src", "ggml", "vendor",
-        "common", "examples", "pocs")  # fmt: skip
+# The files and folders of the tree that are unpacked: the two libraries, and what llama.cpp's own speculative
+# decoding example and its server need, which the benchmarks are measured against. Left out are test vocabularies,
+# documentation, the web interface (its build files write an empty one), converters and the other tools: 130 of 170 MB.
+KEPT = tuple(map(PurePosixPath, (
+    "CMakeLists.txt", "LICENSE", "AUTHORS", "licenses", "cmake", "include", "src", "ggml", "vendor", "common",
+    "examples", "pocs", "scripts/ui-assets.cmake", "tools/mtmd", "tools/server",
+    "tools/ui/ui.cpp.in", "tools/ui/ui.h.in", "tools/ui/CMakeLists.txt",
+)))  # fmt: skip
 
 
 class SourceError(Exception):
@@ -58,6 +61,11 @@ class Lock:
     def filename(self) -> str:
         """Name of the source distribution's file."""
         return f"{self.package}-{self.version}.tar.gz"
+
+    @property
+    def stamp(self) -> str:
+        """What an unpacked tree is marked with: the file it comes from, and the parts that were taken."""
+        return "\n".join([self.sha256, *map(str, KEPT)])
 
     @classmethod
     def read(cls, path: Path = VENDOR / "llama.cpp.lock") -> Lock:
@@ -98,7 +106,7 @@ def source_dir(vendor: Path = VENDOR, override: str | None = None) -> Source:
                 f"{tree} was not unpacked by this build. To build from it, move it elsewhere and set "
                 f"{ENV_VAR} to its path; to build the pinned version, remove it."
             )
-        if stamp.read_text(encoding="utf-8").strip() == lock.sha256:
+        if stamp.read_text(encoding="utf-8").strip() == lock.stamp:
             return Source(tree, lock.llama_version, lock.llama_commit)
     by_hand = vendor / lock.filename
     if by_hand.exists():
@@ -199,7 +207,7 @@ def unpack(archive: Path, tree: Path, lock: Lock) -> None:
                 f"{archive} holds llama.cpp {llama_version(fresh)}, but vendor/llama.cpp.lock says "
                 f"{lock.llama_version}."
             )
-        (fresh / STAMP).write_text(lock.sha256 + "\n", encoding="utf-8")
+        (fresh / STAMP).write_text(lock.stamp + "\n", encoding="utf-8")
         if tree.exists():
             shutil.rmtree(tree)
         fresh.rename(tree)
@@ -222,7 +230,7 @@ def extract(archive: Path, root: str, target: Path) -> None:
             if not name.is_relative_to(prefix) or not member.isfile():
                 continue
             inside = name.relative_to(prefix)
-            if not inside.parts or inside.parts[0] not in KEPT:
+            if not any(inside.is_relative_to(kept) for kept in KEPT):
                 continue
             content = tar.extractfile(member)
             assert content is not None  # a plain file always has content

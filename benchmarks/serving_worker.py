@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""One pyspec engine in a process of its own, for `serving.py`: loads come in and records go out, a line of JSON each.
+
+The argument is a JSON object of `pyspec.Engine`'s parameters. A load is an object with ``prompts``, ``n_tokens`` and
+``n_at_once``. The first line that comes out describes the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from load import Record, drive
+
+from pyspec import Chunk, Engine, Generation, SamplingParams
+
+Event = tuple[Generation, Chunk]
+
+
+async def run(engine: Engine, prompts: list[str], n_tokens: int, n_at_once: int) -> list[Record]:
+    """Streams greedy texts of exactly so many tokens."""
+    params = SamplingParams(temperature=0.0, max_tokens=n_tokens, ignore_eos=True)
+
+    async def stream(prompt: str) -> AsyncIterator[Event]:
+        generation = engine.stream(prompt, params)
+        async for chunk in generation:
+            yield generation, chunk
+
+    return await drive(stream, finish, prompts, n_at_once)
+
+
+def finish(events: list[Event]) -> dict[str, Any]:
+    """What the chunks of a request amount to."""
+    stats = events[-1][0].stats
+    return {
+        "n_tokens": sum(len(chunk.tokens) for _, chunk in events),
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "text": "".join(chunk.text for _, chunk in events),
+    }
+
+
+def main() -> None:
+    with Engine(**json.loads(sys.argv[1])) as engine:
+        config = engine.config.to_dict()
+        for part in (config["target"], config["draft"], config["draft_options"]):
+            if part:
+                part["path"] = Path(part["path"]).name  # the report is about the model, not about this machine
+        print(json.dumps(config), flush=True)
+        for line in sys.stdin:
+            records = asyncio.run(run(engine, **json.loads(line)))
+            print(json.dumps([record.to_dict() for record in records]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
