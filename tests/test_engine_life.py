@@ -22,7 +22,7 @@ from pyspec.bench.prompts import chatml, prompts_for
 PROMPTS = prompts_for(chat=True)
 SHORT = SamplingParams(temperature=0.0, max_tokens=16)
 LONG = SamplingParams(temperature=0.0, max_tokens=3000, ignore_eos=True)
-LONG_PROMPT = chatml("Summarise: " + "The water cycle moves water around the planet. " * 300)
+LONG_PROMPT = chatml("Summarise: " + "The water cycle moves water around the planet. " * 160)
 
 
 @pytest.fixture(scope="module")
