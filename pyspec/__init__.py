@@ -3,7 +3,7 @@
 from pyspec import _loading as _loading  # first: it says what is missing when libllama can't be loaded
 from pyspec._llama import Model
 from pyspec.buildinfo import build_info
-from pyspec.engine import AsyncEngine, Chunk, Engine, EngineStats, Generation, Result, TokenLogprob
+from pyspec.engine import AsyncEngine, Chunk, Engine, EngineStats, Generation, Result, Token, TokenLogprob
 from pyspec.errors import (
     Busy,
     Cancelled,
@@ -23,7 +23,16 @@ from pyspec.errors import (
     VocabMismatch,
 )
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import DraftModel, NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple, Stats
+from pyspec.speculation import (
+    DraftModel,
+    GrammarDrafts,
+    NGramCache,
+    NGramMapK,
+    NGramMapK4V,
+    NGramMod,
+    NGramSimple,
+    Stats,
+)
 
 __all__ = [
     "AsyncEngine",
@@ -40,6 +49,7 @@ __all__ = [
     "EngineStats",
     "FetchError",
     "Generation",
+    "GrammarDrafts",
     "GrammarError",
     "InvalidRequest",
     "Model",
@@ -55,6 +65,7 @@ __all__ = [
     "SamplingParams",
     "StateError",
     "Stats",
+    "Token",
     "TokenLogprob",
     "UnsupportedModel",
     "VocabMismatch",

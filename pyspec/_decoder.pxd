@@ -16,7 +16,10 @@ cdef class Decoder:
     cdef int32_t n_outputs
     cdef int32_t n_vocab
     cdef vector[Sequence] sequences
+    cdef vector[llama_seq_id] order     # of the sequences in the batch
     cdef list borrowed                  # per sequence: the Python samplers its pointers belong to
+    cdef list constraints               # per sequence: the constraint its text follows, or None
+    cdef list mask_rows                 # per sequence: the array its masks are in
     cdef bint checked
     cdef readonly str rollback          # "cut", "snapshots" or "checkpoint": how rejected rows leave the target's memory
     cdef int32_t n_cuttable             # rows that can be cut after a decode which held them and one more
@@ -34,11 +37,14 @@ cdef class Decoder:
     cdef int64_t verify_us
     cdef int64_t last_us                # of that, the last decode
     cdef int64_t sampling_us
+    cdef int64_t grammar_us             # fitting drafts to grammars, masks
 
     cdef int enter(self, bint replaces_results) except -1
     cdef void leave(self, int n_entered=*) noexcept
     cdef Sequence * sequence(self, int seq) except NULL
     cdef void fill_batch(self) noexcept nogil
+    cdef void arrange(self) noexcept nogil
+    cdef bint reads_in_batch(self, llama_seq_id seq) noexcept nogil
     cdef int require_room(self) except -1
     cdef int32_t decode_and_choose(self) noexcept nogil
     cdef void save_checkpoints(self) noexcept nogil
@@ -46,6 +52,14 @@ cdef class Decoder:
     cdef void read_from_the_start(self, llama_seq_id seq)
     cdef bint cut_memory(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil
+    cdef int give_back(self, int seq) except -1
+    cdef bint any_constrained(self) noexcept nogil
+    cdef bint needs_masks(self, llama_seq_id seq)
+    cdef void fit_to_sampler(self, llama_seq_id seq) noexcept nogil
+    cdef void refuse_from(self, llama_seq_id seq, int32_t n) noexcept nogil
+    cdef int constrain(self, list seqs) except -1
+    cdef int follow(self) except -1
+    cdef int take_refusal(self, llama_seq_id seq) except -1
     cdef bint accept_at_random(self, Sequence * s, int32_t row) noexcept nogil
     cdef void commit(self, llama_seq_id seq) noexcept nogil
     cdef void commit_all(self)

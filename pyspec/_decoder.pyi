@@ -45,6 +45,7 @@ class Decoder:
         *,
         stop_tokens: Sequence[int] = (),
         n_logprobs: int = -1,
+        sampled_logprobs: bool = False,
     ) -> None:
         """Starts a request on a sequence. Tokens the sequence still holds (`retain`) are not read again."""
     def end(self, seq: int) -> None:
@@ -81,7 +82,9 @@ class Decoder:
     def propose(self, which: int) -> None:
         """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
     def offer(self, seq: int, tokens: Iterable[int]) -> int:
-        """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget."""
+        """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget and its grammar."""
+    def forced(self, seq: int) -> list[int]:
+        """Tokens that the sequence's grammar leaves no choice about, as many as its budget allows."""
     def verify(self) -> None:
         """One target decode of all planned sequences; samples, commits, cuts all memories."""
     def set_synthetic(self, conditional: Sequence[float], seed: int = 0) -> None:
@@ -100,6 +103,10 @@ class Decoder:
         """The draft of this round as it will be, or was, submitted."""
     def result(self, seq: int) -> tuple[list[int], int, int, int, str | None]:
         """The round's outcome: (emitted tokens, drafted, accepted, discarded, why none could be chosen or None)."""
+    def dead_end(self, seq: int) -> bool:
+        """Whether no token could be chosen this round because of the grammar."""
+    def n_refused(self, seq: int) -> int:
+        """Drafted tokens of this round that were cut off because the grammar does not let the first of them through."""
     def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]:
         """Per emitted token of the round: (its log-probability, [(id, log-probability), ...] best first)."""
     def last_decode(self) -> tuple[int, float]:

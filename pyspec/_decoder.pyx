@@ -9,6 +9,11 @@ One round, seen from Python::
     decoder.verify()                # one target decode; the target's sampler decides; memories are cut
     decoder.result(seq)             # what was emitted
 
+Grammars. A plan's grammar sampler is libllama's and works here, row by row. A plan's constraint is Python's and works
+once a round: it says where a draft has to end, gives a mask for the row behind each token of what is left, and is told
+what was emitted. (pyspec.sampling.constraint has the kinds there are; the methods used here are `fitting`, `accept`,
+`forced` and its masker's `fill`.)
+
 Positions. P = |tokens| is the seed's position. The target's batch for a sequence is the seed at P and the k
 drafted tokens at P+1..P+k, each an output row: row i holds the logits for position P+i+1. With `a` tokens accepted
 the rows 0..a were used and a+1 tokens are emitted; the seed and the first a of them are committed, and everything
@@ -21,7 +26,7 @@ only its last; where more than it can take back is at stake its state is saved b
 rejection, and the accepted tokens are read once more. They are accepted already, so nothing can undo them again.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp.algorithm cimport equal
 from libcpp.string cimport string
 from libcpp.vector cimport vector
@@ -93,14 +98,26 @@ def choose(plan, const float[:, ::1] rows not None, prompt=()):
     cdef Py_ssize_t i
     cdef list chosen = []
     cdef llama_token token
+    cdef const uint32_t[:, ::1] masks
+    cdef const uint32_t * mask
+    constraint = plan.constraint
     configure(&sampler, plan)
     sampler.see_prompt(prompt)
     for i in range(rows.shape[0]):
+        mask = NULL
+        if constraint is not None and constraint.masker is not None:
+            masks = constraint.masker.fill([(constraint, [])])[0][0]
+            mask = &masks[0, 0]
         with nogil:
-            token = sampler.sample(&rows[i, 0], <int32_t> rows.shape[1], error)
+            token = sampler.sample(&rows[i, 0], <int32_t> rows.shape[1], mask, error)
         if token < 0:
             raise ValueError(f"row {i}: {error.decode('utf-8', 'replace')}")
         chosen.append(token)
+        if constraint is not None:
+            constraint = constraint.accept([token])
+            if isinstance(constraint, Sampler):
+                grammar, constraint = constraint, None
+                sampler.grammar = (<Sampler> grammar).use()
     return chosen
 
 
@@ -146,6 +163,8 @@ cdef class Decoder:
         self.checked = os.environ.get("PYSPEC_CHECK", "0") not in ("", "0") if check is None else bool(check)
         self.sequences.resize(target.n_seq_max)
         self.borrowed = [None] * target.n_seq_max
+        self.constraints = [None] * target.n_seq_max
+        self.mask_rows = [None] * target.n_seq_max
 
     def __dealloc__(self):
         if self.batch != NULL:
@@ -176,7 +195,7 @@ cdef class Decoder:
 
     # -- a sequence's life ---------------------------------------------------------------------------------------
 
-    def begin(self, int seq, prompt, plan, *, stop_tokens=(), int n_logprobs=-1):
+    def begin(self, int seq, prompt, plan, *, stop_tokens=(), int n_logprobs=-1, bint sampled_logprobs=False):
         """Starts a request on a sequence. Tokens the sequence still holds (`retain`) are not read again.
 
         Args:
@@ -184,6 +203,7 @@ cdef class Decoder:
             plan: a pyspec.sampling.SamplerPlan: the sampler chain and what is known about it.
             stop_tokens: ids after which nothing more is accepted (end-of-generation tokens).
             n_logprobs: -1: none; else the log-probability of each emitted token and of so many best ones.
+            sampled_logprobs: as they were after the sampler chain, not before it.
         """
         cdef Sequence * s = self.sequence(seq)
         cdef vector[llama_token] tokens = prompt
@@ -202,10 +222,13 @@ cdef class Decoder:
             n_held = 0
         configure(&s.sampler, plan)
         self.borrowed[seq] = plan
+        self.constraints[seq] = plan.constraint
+        s.constrained = plan.constraint is not None
         s.active = True
         s.pending.assign(tokens.begin() + n_held, tokens.end())
         s.stop_tokens = stop_tokens
         s.n_logprobs = n_logprobs
+        s.sampled_logprobs = sampled_logprobs
         s.sampler.see_prompt(tokens)
 
     def end(self, int seq):
@@ -220,7 +243,7 @@ cdef class Decoder:
         finally:
             self.leave()
         s.reset()
-        self.borrowed[seq] = None
+        self.give_back(seq)
 
     def release(self, int seq):
         """Ends the request on a sequence; what the memories hold of it stays for one that begins the same way."""
@@ -235,7 +258,14 @@ cdef class Decoder:
         finally:
             self.leave()
         s.release()
+        self.give_back(seq)
+
+    cdef int give_back(self, int seq) except -1:
+        """Lets go of the Python objects of a request."""
         self.borrowed[seq] = None
+        self.constraints[seq] = None
+        self.mask_rows[seq] = None
+        return 0
 
     def held(self, int seq):
         """Tokens whose results the target's memory holds."""
@@ -387,13 +417,18 @@ cdef class Decoder:
                 for seq in range(self.sequences.size()):
                     if self.winner[seq] < 0 and not self.sequences[seq].draft.empty():
                         self.winner[seq] = which
+                        self.fit_to_sampler(seq)
         finally:
             speculator.leave()
+        if self.any_constrained():
+            self.constrain([seq for seq in range(self.sequences.size())
+                            if self.sequences[seq].constrained and self.winner[seq] == which])
 
     def offer(self, int seq, tokens):
         """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget.
 
-        The draft ends before the first id that is not in the target's vocabulary. Returns how many were taken.
+        The draft ends before the first id that is not in the target's vocabulary, or that its grammar refuses. Returns
+        how many were taken.
         """
         cdef Sequence * s = self.sequence(seq)
         if not s.generating() or not s.draft.empty():
@@ -402,8 +437,19 @@ cdef class Decoder:
             if <int32_t> s.draft.size() >= s.budget or not 0 <= token < self.n_vocab:
                 break
             s.draft.push_back(<llama_token> token)
+        if not s.draft.empty():
             self.winner[seq] = <int32_t> len(self.speculators)
+            self.fit_to_sampler(seq)
+            if s.constrained:
+                self.constrain([seq])
         return s.draft.size()
+
+    def forced(self, int seq):
+        """Tokens that the sequence's grammar leaves no choice about, as many as its budget allows."""
+        cdef Sequence * s = self.sequence(seq)
+        if not s.constrained or not s.generating() or s.budget <= 0 or not s.refusal.empty():
+            return []
+        return self.constraints[seq].forced(s.budget)
 
     def verify(self):
         """One target decode of all planned sequences; samples, commits, cuts all memories.
@@ -413,6 +459,8 @@ cdef class Decoder:
                 round, without its draft, and the round may be tried again.
         """
         cdef int32_t code
+        if self.any_constrained():
+            self.constrain([seq for seq in range(self.sequences.size()) if self.needs_masks(seq)])
         self.fill_batch()
         if self.n_rows == 0:
             return
@@ -424,6 +472,8 @@ cdef class Decoder:
                 code = self.decode_and_choose()
             if code == 0:
                 self.commit_all()
+                if self.any_constrained():
+                    self.follow()
             else:
                 self.roll_back()
         finally:
@@ -480,6 +530,14 @@ cdef class Decoder:
         error = s.error.decode("utf-8", "replace") if s.error.size() else None
         return s.emitted, <int> s.draft.size(), s.n_accepted, s.n_discarded, error
 
+    def dead_end(self, int seq):
+        """Whether no token could be chosen this round because of the grammar."""
+        return self.sequence(seq).dead_end
+
+    def n_refused(self, int seq):
+        """Drafted tokens of this round that were cut off because the grammar does not let the first of them through."""
+        return self.sequence(seq).n_refused
+
     def logprobs(self, int seq):
         """Per emitted token of the round: (its log-probability, [(id, log-probability), ...] best first)."""
         cdef Sequence * s = self.sequence(seq)
@@ -499,7 +557,7 @@ cdef class Decoder:
             "target_calls": self.calls, "target_rows": self.rows,
             "verify_us": self.verify_us, "sampling_us": self.sampling_us,
             "checkpoints": self.n_checkpoints, "restores": self.n_restores, "replayed_rows": self.replayed_rows,
-            "checkpoint_us": self.checkpoint_us,
+            "checkpoint_us": self.checkpoint_us, "grammar_us": self.grammar_us,
             "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0, "draft_read_us": 0,
         }
         for speculator in self.speculators:
@@ -519,10 +577,10 @@ cdef class Decoder:
         self.n_rows = 0
         self.n_outputs = 0
         for seq in range(<llama_seq_id> self.sequences.size()):
+            self.sequences[seq].n_rows = 0
+        self.arrange()
+        for seq in self.order:
             s = &self.sequences[seq]
-            s.n_rows = 0
-            if not s.active or not s.planned:
-                continue
             n = <int32_t> s.tokens.size()
             s.first_row = self.n_rows
             if s.generating():
@@ -539,6 +597,39 @@ cdef class Decoder:
                 s.n_rows = s.prompt_rows
             self.n_rows += s.n_rows
             s.furthest = max(s.furthest, n + s.n_rows)
+
+    cdef void arrange(self) noexcept nogil:
+        """Who takes part in the batch, in an order that keeps prompts apart from single rows.
+
+        Where sequences have pools of their own, libllama computes as many rows of each as the one with the fewest has,
+        then what is left. It begins with the first sequence of the batch and takes along those behind it whose numbers
+        follow on. A prompt that is taken along costs a piece of work more, and its first row is rounded as a single
+        row is, not as it would be alone. So prompts go in falling order, and before the seeds, unless a seed's number
+        follows on a prompt's.
+        """
+        cdef llama_seq_id seq
+        cdef llama_seq_id n_seqs = <llama_seq_id> self.sequences.size()
+        cdef int32_t n_readers = 0
+        cdef bint readers_first = True
+        cdef bint was_reading = False
+        self.order.clear()
+        for seq in range(n_seqs):
+            if self.sequences[seq].active and self.sequences[seq].planned and self.sequences[seq].generating():
+                self.order.push_back(seq)
+                readers_first = readers_first and not was_reading
+            was_reading = self.reads_in_batch(seq)
+        for seq in range(n_seqs - 1, -1, -1):
+            if self.reads_in_batch(seq):
+                if readers_first:
+                    self.order.insert(self.order.begin() + n_readers, seq)
+                    n_readers += 1
+                else:
+                    self.order.push_back(seq)
+
+    cdef bint reads_in_batch(self, llama_seq_id seq) noexcept nogil:
+        """Whether rows of the sequence's prompt are in the batch."""
+        cdef Sequence * s = &self.sequences[seq]
+        return s.active and s.planned and not s.generating()
 
     cdef int require_room(self) except -1:
         """More rows than the context was made for end the process in libllama."""
@@ -577,15 +668,23 @@ cdef class Decoder:
         cdef int32_t row = 0
         cdef llama_token token
         cdef const float * logits
+        cdef const uint32_t * mask = NULL
         cdef TokenLogprobs lp
+        if not s.chooses():
+            return
         if not s.generating():
-            if s.prompt_rows < <int32_t> s.pending.size() or s.seed >= 0:
-                return
             row = s.prompt_rows - 1
+        if not s.refusal.empty():
+            s.error = s.refusal
+            s.dead_end = True
+            return
         while True:
             logits = llama_get_logits_ith(self.target.ptr, s.first_row + row)
-            token = s.sampler.sample(logits, self.n_vocab, s.error)
+            if s.masks != NULL:
+                mask = s.masks + <size_t> s.n_accepted * s.mask_words
+            token = s.sampler.sample(logits, self.n_vocab, mask, s.error)
             if token < 0:
+                s.dead_end = s.sampler.dead_end
                 return
             if self.synthetic.active() and s.n_accepted < <int32_t> s.draft.size():
                 if self.accept_at_random(s, row):
@@ -596,7 +695,10 @@ cdef class Decoder:
                 return
             s.emitted.push_back(token)
             if s.n_logprobs >= 0:
-                s.sampler.logprobs(logits, self.n_vocab, token, s.n_logprobs, lp)
+                if s.sampled_logprobs:
+                    s.sampler.sampled_logprobs(token, s.n_logprobs, lp)
+                else:
+                    s.sampler.logprobs(logits, self.n_vocab, token, s.n_logprobs, lp)
                 s.logprobs.push_back(lp)
             if s.n_accepted == <int32_t> s.draft.size() or token != s.draft[s.n_accepted]:
                 return
@@ -612,6 +714,96 @@ cdef class Decoder:
             return False
         s.emitted.push_back(drafted)
         return True
+
+    # -- grammars ------------------------------------------------------------------------------------------------
+
+    cdef bint any_constrained(self) noexcept nogil:
+        cdef size_t seq
+        for seq in range(self.sequences.size()):
+            if self.sequences[seq].constrained:
+                return True
+        return False
+
+    cdef bint needs_masks(self, llama_seq_id seq):
+        """It chooses a token this round, and nobody has worked out yet which ones may be chosen."""
+        cdef Sequence * s = &self.sequences[seq]
+        return (s.active and s.planned and s.constrained and s.masks == NULL and s.chooses() and s.refusal.empty()
+                and self.constraints[seq].masker is not None)
+
+    cdef void fit_to_sampler(self, llama_seq_id seq) noexcept nogil:
+        """Ends a draft before the first token that a grammar sampler refuses."""
+        cdef Sequence * s = &self.sequences[seq]
+        cdef int64_t t0
+        if s.sampler.grammar == NULL:
+            return
+        t0 = llama_time_us()
+        self.refuse_from(seq, s.sampler.fitting(s.draft))
+        self.grammar_us += llama_time_us() - t0
+
+    cdef void refuse_from(self, llama_seq_id seq, int32_t n) noexcept nogil:
+        cdef Sequence * s = &self.sequences[seq]
+        if n < <int32_t> s.draft.size():
+            s.refuse_from(n)
+            if n == 0:
+                self.winner[seq] = -1
+
+    cdef int constrain(self, list seqs) except -1:
+        """Masks for what stands behind the seed and each drafted token; a draft ends before a token that may not stand
+        there."""
+        cdef int64_t t0 = llama_time_us()
+        cdef list masked = []
+        cdef Sequence * s
+        cdef const uint32_t[:, ::1] rows
+        for seq in seqs:
+            if self.constraints[seq].masker is None:
+                self.refuse_from(seq, self.constraints[seq].fitting(self.sequences[<int> seq].draft))
+            else:
+                masked.append(seq)
+        if masked:
+            masker = self.constraints[masked[0]].masker
+            filled = masker.fill([(self.constraints[seq], self.sequences[<int> seq].draft) for seq in masked])
+            for seq, (mask_rows, n_fitting) in zip(masked, filled):
+                s = &self.sequences[<int> seq]
+                rows = mask_rows
+                if rows.shape[0] <= n_fitting or 32 * rows.shape[1] < self.n_vocab:
+                    raise AssertionError(f"masks of shape {mask_rows.shape} for a draft of {n_fitting}")
+                self.mask_rows[seq] = mask_rows
+                s.masks = &rows[0, 0]
+                s.mask_words = <int32_t> rows.shape[1]
+                self.refuse_from(seq, n_fitting)
+                self.take_refusal(seq)
+        self.grammar_us += llama_time_us() - t0
+        return 0
+
+    cdef int follow(self) except -1:
+        """Tells the constraints what was emitted; of those that waited, some may have become what they waited for."""
+        cdef int64_t t0 = llama_time_us()
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        for seq in range(<llama_seq_id> self.sequences.size()):
+            s = &self.sequences[seq]
+            if not s.constrained or s.n_rows == 0 or s.emitted.empty():
+                continue
+            constraint = self.constraints[seq].accept(s.emitted)
+            if isinstance(constraint, Sampler):
+                s.sampler.grammar = (<Sampler> constraint).use()
+                s.constrained = False
+                self.borrowed[seq] = (self.borrowed[seq], constraint)
+                self.constraints[seq] = None
+            else:
+                self.constraints[seq] = constraint
+                self.take_refusal(seq)
+        self.grammar_us += llama_time_us() - t0
+        return 0
+
+    cdef int take_refusal(self, llama_seq_id seq) except -1:
+        """What ends the request, if the constraint can't go on."""
+        error = self.constraints[seq].error
+        if error is not None:
+            self.sequences[seq].refusal = error.encode()
+        return 0
+
+    # -- memories that can't be cut ------------------------------------------------------------------------------
 
     cdef void save_checkpoints(self) noexcept nogil:
         """Of the sequences whose drafts are longer than what their memory can take back."""

@@ -56,8 +56,11 @@ cdef extern from "row_sampler.hpp" namespace "pyspec" nogil:
         int32_t history
         cpp_bool needs_accept
         vector[llama_token] biased
+        cpp_bool dead_end
         void see_prompt(const vector[llama_token] & tokens) except +
-        llama_token sample(const float * logits, int32_t n_vocab, string & error) noexcept
+        llama_token sample(const float * logits, int32_t n_vocab, const uint32_t * mask, string & error) noexcept
+        int32_t fitting(const vector[llama_token] & draft) noexcept
+        void sampled_logprobs(llama_token chosen, int32_t n_top, TokenLogprobs & out) noexcept
         void logprobs(const float * logits, int32_t n_vocab, llama_token chosen, int32_t n_top,
                       TokenLogprobs & out) noexcept
 
@@ -79,6 +82,9 @@ cdef extern from "sequence.hpp" namespace "pyspec" nogil:
         RowSampler sampler
         vector[llama_token] stop_tokens
         int32_t n_logprobs
+        cpp_bool sampled_logprobs
+        cpp_bool constrained
+        string refusal
 
         cpp_bool planned
         int32_t budget
@@ -86,6 +92,9 @@ cdef extern from "sequence.hpp" namespace "pyspec" nogil:
 
         vector[llama_token] draft
         int32_t n_discarded
+        int32_t n_refused
+        const uint32_t * masks
+        int32_t mask_words
         int32_t first_row
         int32_t n_rows
 
@@ -93,11 +102,14 @@ cdef extern from "sequence.hpp" namespace "pyspec" nogil:
         vector[TokenLogprobs] logprobs
         int32_t n_accepted
         string error
+        cpp_bool dead_end
 
         void reset() noexcept
         void release() noexcept
         void begin_round() noexcept
         cpp_bool generating() noexcept
+        cpp_bool chooses() noexcept
+        void refuse_from(int32_t n) noexcept
         cpp_bool stops_at(llama_token id) noexcept
 
 

@@ -29,7 +29,7 @@ class InvalidRequest(PyspecError, ValueError):
 
 
 class GrammarError(InvalidRequest):
-    """A GBNF grammar could not be parsed, or has no rule for its root."""
+    """A grammar or a JSON Schema can't be used, or leads a text to where no token of the vocabulary fits."""
 
 
 class ModelLoadError(PyspecError, OSError):

@@ -505,7 +505,7 @@ def test_grammars_that_can_not_be_parsed(engine: Engine, grammar: str, message: 
 
 def test_a_grammar_nothing_fits(engine: Engine) -> None:
     """The tokens of this vocabulary are numbers."""
-    with pytest.raises(PyspecError, match="no token can be chosen after 0 tokens: no token of the vocabulary fits"):
+    with pytest.raises(GrammarError, match="no token can be chosen after 0 tokens: no token of the vocabulary fits"):
         engine.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=4, grammar='root ::= "x"'))
 
 
@@ -515,7 +515,7 @@ def test_a_grammar_that_leads_to_a_dead_end(engine: Engine) -> None:
     texts = []
     for n_draft_max in (0, None):
         chunks: list[str] = []
-        with pytest.raises(PyspecError, match=r"no token can be chosen after [123] tokens: no token .* fits") as caught:
+        with pytest.raises(GrammarError, match=r"can be chosen after [123] tokens: no token .* fits") as caught:
             chunks.extend(chunk.text for chunk in engine.stream(PROMPT, params, n_draft_max=n_draft_max))
         texts.append(("".join(chunks), str(caught.value)))
     assert texts[0] == texts[1] and texts[0][0] == "111"
@@ -541,7 +541,7 @@ def test_biases_that_forbid_everything(engine: Engine) -> None:
         (["-md", "bert", "-p", "x"], 1, "encoder"),
         (["-c", "1000000000", "-p", "x"], 1, "n_ctx=1000000000"),
         (["-ub", "0", "-p", "x"], 2, "n_ubatch must be at least 1"),
-        (["-n", "4", "-p", "x", "--grammar", 'root ::= "x"'], 1, "no token can be chosen"),
+        (["-n", "4", "-p", "x", "--grammar", 'root ::= "x"'], 2, "--grammar: no token can be chosen"),
     ],
 )
 def test_the_command_line_says_it_in_one_line(

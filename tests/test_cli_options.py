@@ -16,7 +16,7 @@ from pyspec.cli.options import unescape
 from pyspec.cli.parser import Removed, UsageError
 from pyspec.cli.spec_options import SPEC_TYPES
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import DraftModel, NGramCache, NGramMod, NGramSimple
+from pyspec.speculation import DraftModel, GrammarDrafts, NGramCache, NGramMod, NGramSimple
 
 TARGET = ["generate", "-m", "target.gguf"]
 PLAIN = [*TARGET, "-p", "hello"]
@@ -79,6 +79,8 @@ SAMPLES: dict[str, str | None] = {
     "ngram-cache.lookup_cache_dynamic": "counts.bin",
     "ngram-cache.save_dynamic": None,
     "ngram-cache.n_draft": "4",
+    "grammar.n_max": "5",
+    "grammar.n_min": "2",
     "sampling.max_tokens": "12",
     "sampling.seed": "42",
     "sampling.temperature": "0",
@@ -110,9 +112,13 @@ SAMPLES: dict[str, str | None] = {
     "sampling.ignore_eos": None,
     "sampling.grammar": 'root ::= "a"',
     "sampling.grammar_file": __file__,
+    "sampling.grammar_triggers": "</think>",
+    "sampling.json_schema": '{"type": "integer"}',
+    "sampling.json_schema_file": str(Path(__file__).with_name("person.schema.json")),
     "sampling.stop": "END",
     "sampling.stop_token_ids": "7",
     "sampling.logprobs": "2",
+    "sampling.logprobs_mode": "sampled",
     "compare": None,
     "color": "on",
     "display_prompt": None,
@@ -126,6 +132,7 @@ COMPANIONS = {
     "system_prompt": ["--chat"],
     "system_prompt_file": ["--chat"],
     "sampling.logprobs": ["--json"],
+    "sampling.grammar_triggers": ["--grammar", 'root ::= "a"'],
     "compare": ["-md", "draft.gguf"],
     "escape": ["--stop", r"\n"],
     "engine.draft_length": ["-md", "draft.gguf"],
@@ -161,7 +168,7 @@ def test_every_option_changes_the_configuration(flag: str, dest: str) -> None:
         assert config(flag).speculation == (NGramMod(),)
         return
     companions = COMPANIONS.get(dest, [])
-    if dest.startswith("ngram"):
+    if dest.startswith(("ngram", "grammar")):
         companions = [*companions, "--spec-type", dest.split(".")[0]]
     reference = ["-p", "hello"] if base is TARGET else []
     before, after = config(*companions, *reference, base=base), config(*companions, *given, base=base)
@@ -181,7 +188,7 @@ def test_every_sample_is_used() -> None:
 def test_every_parameter_of_a_request_has_an_option() -> None:
     without = {"min_keep", "grammar_root"}  # llama.cpp has no flags for them either
     settable = {dest.removeprefix("sampling.") for _, dest in _options() if dest.startswith("sampling.")}
-    assert settable - {"grammar_file"} == set(SamplingParams().to_dict()) - without
+    assert settable - {"grammar_file", "json_schema_file"} == set(SamplingParams().to_dict()) - without
 
 
 @pytest.mark.parametrize(
@@ -240,6 +247,7 @@ def test_the_help_shows_the_librarys_defaults() -> None:
 
 
 def test_several_types_add_up_and_the_draft_model_is_asked_last() -> None:
+    assert config("--spec-type", "ngram-mod,grammar").speculation == (GrammarDrafts(), NGramMod())
     both = (NGramMod(), NGramSimple(), DraftModel("draft.gguf"))
     assert config("--spec-type", "draft-simple,ngram-mod,ngram-simple", base=DRAFTED).speculation == both
     flags = [flag for name in ("draft-simple", "ngram-mod", "ngram-simple") for flag in ("--spec-type", name)]
@@ -270,6 +278,12 @@ def test_a_draft_model_alone_switches_speculation_on() -> None:
         (["--logprobs", "3"], "--logprobs needs --json"),
         (["-sys", "be brief"], "system message needs --chat"),
         (["--grammar", "a", "--grammar-file", "b"], "--grammar and --grammar-file contradict"),
+        (["--json-schema", "{}", "--json-schema-file", "b"], "--json-schema and --json-schema-file contradict"),
+        (["--grammar", "a", "--json-schema", "{}"], "--json-schema: grammar and json_schema are given"),
+        (["--json-schema", "{"], "--json-schema: json_schema is no JSON"),
+        (["--grammar-trigger", "x"], "--grammar-trigger: grammar_triggers need a grammar"),
+        (["--grammar", "a", "--grammar-trigger", "pattern:("], "--grammar-trigger: .*no regular expression"),
+        (["--logprobs-mode", "best"], "--logprobs-mode: logprobs_mode must be 'raw' or 'sampled'"),
         (["--dry-sequence-breaker", "none", "--dry-sequence-breaker", "a"], "none contradicts the others"),
         (["-f", "missing.txt", "-p", "x"], "not allowed with argument"),
         (["--grammar-file", "missing.gbnf"], "--grammar-file: cannot read 'missing.gbnf': No such file"),

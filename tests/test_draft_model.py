@@ -37,7 +37,7 @@ def with_draft(target: Path, draft: DraftModel, prompt: str = STORY, params: Sam
 
 def test_a_given_draft_model_drafts(self_engine: Engine, plain: Result) -> None:
     result = self_engine.generate(STORY, GREEDY)
-    assert self_engine.config.speculators == ("draft-simple",)
+    assert self_engine.config.speculators == ("grammar", "draft-simple")
     assert result.token_ids == plain.token_ids
     assert result.stats.accepted > 0 and "draft-simple" in result.drafted_by
 

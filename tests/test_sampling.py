@@ -35,8 +35,8 @@ def test_defaults_are_llama_cpps():
         "dry_penalty_last_n": 64, "dry_sequence_breakers": ["\n", ":", '"', "*"], "adaptive_target": -1.0,
         "adaptive_decay": 0.9, "mirostat": 0, "top_n_sigma": -1.0, "mirostat_tau": 5.0,
         "mirostat_eta": 0.1, "ignore_eos": False, "samplers": list(DEFAULT_SAMPLERS),
-        "grammar": None, "grammar_root": "root", "logit_bias": {}, "max_tokens": None, "stop": [],
-        "stop_token_ids": [], "logprobs": None,
+        "grammar": None, "grammar_root": "root", "grammar_triggers": [], "json_schema": None, "logit_bias": {},
+        "max_tokens": None, "stop": [], "stop_token_ids": [], "logprobs": None, "logprobs_mode": "raw",
     }  # fmt: skip
 
 

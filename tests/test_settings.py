@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspec import DraftModel, InvalidRequest, NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple
+from pyspec import DraftModel, GrammarDrafts, InvalidRequest, NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple
 from pyspec.speculation.settings import from_settings, read_toml, to_settings
 from pyspec.speculation.specs import speculators_from
 
@@ -18,6 +18,7 @@ SPECS = [
     NGramMapK(min_hits=2),
     NGramMapK4V(size_m=8),
     NGramCache(n_draft=5),
+    GrammarDrafts(n_max=4, n_min=2),
     DraftModel("draft.gguf", n_max=7, n_min=2, p_min=0.25, n_ctx=512, sync="replay", type_k="q8_0"),
 ]
 

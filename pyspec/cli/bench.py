@@ -18,7 +18,7 @@ from pyspec.bench.tables import tables
 from pyspec.cli import options
 from pyspec.cli.console import Bars, FetchDisplay, error_console, load_progress, output_console, show_log
 from pyspec.cli.parser import Option, Parser, UsageError, add_options, given, with_flag
-from pyspec.cli.spec_options import DRAFT_SIMPLE, SPEC_TYPES
+from pyspec.cli.spec_options import DRAFT_SIMPLE, NGRAM_TYPES
 from pyspec.cli.synthetic import add_synthetic_options, read_synthetic
 from pyspec.engine.loading import load_model
 from pyspec.errors import InvalidRequest
@@ -82,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     options.add_engine_options(parser)
     _add_bench_options(parser)
-    for spec in SPEC_TYPES.values():
+    for spec in (DRAFT_SIMPLE, *NGRAM_TYPES):
         add_options(parser.add_argument_group(spec.name), spec.name, spec.options, spec.make)
     parser.set_defaults(run=_run, parser=parser)
 
@@ -151,7 +151,7 @@ def read_config(args: argparse.Namespace) -> Config:
         draft_model=args.draft_model,
         engine=engine,
         loading=loading,
-        parameters={spec.name: given(args, spec.name) for spec in SPEC_TYPES.values()},
+        parameters={spec.name: given(args, spec.name) for spec in (DRAFT_SIMPLE, *NGRAM_TYPES)},
         names=args.speculators,
         kinds=list(dict.fromkeys(args.kinds)),
         n_prompts=args.prompts,
@@ -168,7 +168,7 @@ def read_config(args: argparse.Namespace) -> Config:
 
 
 def _settings(config: Config) -> list[Setting]:
-    for spec in SPEC_TYPES.values():
+    for spec in (DRAFT_SIMPLE, *NGRAM_TYPES):
         path = {"path": config.draft_model or ""} if spec is DRAFT_SIMPLE else {}
         try:
             spec.make(**path, **config.parameters[spec.name])

@@ -85,10 +85,11 @@ def read_config(args: argparse.Namespace) -> Generate:
 
 def _sampling(args: argparse.Namespace) -> SamplingParams:
     values = given(args, "sampling")
-    if (path := values.pop("grammar_file", None)) is not None:
-        if "grammar" in values:
-            raise UsageError("--grammar and --grammar-file contradict each other: leave one of them out")
-        values["grammar"] = _read_text(path, "--grammar-file")
+    for name, flag in (("grammar", "--grammar"), ("json_schema", "--json-schema")):
+        if (path := values.pop(f"{name}_file", None)) is not None:
+            if name in values:
+                raise UsageError(f"{flag} and {flag}-file contradict each other: leave one of them out")
+            values[name] = _read_text(path, f"{flag}-file")
     if breakers := values.get("dry_sequence_breakers"):
         if "none" in breakers:
             if set(breakers) != {"none"}:

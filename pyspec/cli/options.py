@@ -13,6 +13,7 @@ import re
 from pyspec.cli.parser import Option, add_options
 from pyspec.engine import Engine
 from pyspec.sampling import SamplingParams
+from pyspec.sampling.triggers import KINDS
 
 
 def unescape(text: str) -> str:
@@ -53,6 +54,14 @@ def logit_bias(text: str) -> tuple[int, float]:
     if found is None:
         raise ValueError(text)
     return int(found[1]), float(found[2] + found[3])
+
+
+def grammar_trigger(text: str) -> str | tuple[str, str | int]:
+    """``word``, ``token:15043``, ``pattern:REGEX``, ``pattern_full:REGEX``."""
+    kind, colon, value = text.partition(":")
+    if not colon or kind not in KINDS:
+        return text
+    return (kind, int(value)) if kind == "token" else (kind, value)
 
 
 # fmt: off
@@ -150,12 +159,21 @@ SAMPLING_OPTIONS = (
            "GBNF grammar the text has to follow"),
     Option(("--grammar-file",), "grammar_file", str, "FNAME",
            "file with that grammar"),
+    Option(("--grammar-trigger",), "grammar_triggers", grammar_trigger, "TRIGGER",
+           "the grammar or schema applies only from where this word appears in the text, or token:ID, or "
+           "pattern:REGEX; repeatable", repeat=True),
+    Option(("-j", "--json-schema"), "json_schema", str, "SCHEMA",
+           "JSON Schema the text has to follow; {{}} for any JSON, json_object for any object"),
+    Option(("-jf", "--json-schema-file"), "json_schema_file", str, "FNAME",
+           "file with that schema"),
     Option(("-r", "--reverse-prompt", "--stop"), "stop", str, "STRING",
            "end where this string appears; it is not part of the text; repeatable", repeat=True),
     Option(("--stop-token",), "stop_token_ids", int, "ID",
            "end at this token; repeatable", repeat=True),
     Option(("--logprobs",), "logprobs", int, "N",
            "with --json: each token's log-probability, and those of the N likeliest"),
+    Option(("--logprobs-mode",), "logprobs_mode", str, "raw|sampled",
+           "log-probabilities before all samplers, or after them (default: {default})"),
 )
 # fmt: on
 

@@ -87,7 +87,7 @@ def add_options(parser: argparse._ActionsContainer, prefix: str, options: Sequen
 
 def with_flag(error: InvalidRequest, options: Iterable[Option]) -> str:
     """The text of an error about a value, with the flag that value came from in front."""
-    name = "grammar" if isinstance(error, GrammarError) else error.name
+    name = "grammar" if isinstance(error, GrammarError) and error.name in (None, "text", "root") else error.name
     for option in options:
         if option.field == name:
             return f"{option.long_flag}: {error}"

@@ -161,6 +161,7 @@ def _acceptance(stats: Stats) -> Table:
     for label, count in (
         ("rounds without a draft", stats.rounds_without_draft),
         ("discarded, shorter than n_min", stats.discarded),
+        ("refused by the grammar", stats.refused),
         ("failures of a speculator", stats.draft_failures),
     ):
         if count:
@@ -175,7 +176,9 @@ def _times(stats: Stats) -> RenderableType:
     rows += (
         [("verify", stats.verify_ms, stats.target_rows)] if rows else [("decode", stats.verify_ms, stats.target_rows)]
     )
-    rows += [("sampling", stats.sampling_ms, 0), ("Python", stats.python_ms, 0)]
+    rows += [("sampling", stats.sampling_ms, 0)]
+    rows += [("grammar", stats.grammar_ms, 0)] if stats.grammar_ms else []
+    rows += [("Python", stats.python_ms, 0)]
     for label, ms, evaluated in rows:
         share = ms / stats.decode_ms if stats.decode_ms else 0.0
         table.add_row(

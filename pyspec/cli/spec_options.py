@@ -11,9 +11,17 @@ from pyspec.cli.options import context_size, layers
 from pyspec.cli.parser import Option, Removed, UsageError, add_options, given, with_flag
 from pyspec.engine import Engine
 from pyspec.errors import InvalidRequest
-from pyspec.speculation import DraftModel, NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple
+from pyspec.speculation import (
+    DraftModel,
+    GrammarDrafts,
+    NGramCache,
+    NGramMapK,
+    NGramMapK4V,
+    NGramMod,
+    NGramSimple,
+)
 
-Speculator = DraftModel | NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache
+Speculator = DraftModel | NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache | GrammarDrafts
 
 # fmt: off
 DRAFT_OPTIONS = (
@@ -82,6 +90,12 @@ NGRAM_CACHE_OPTIONS = (
     Option(("--spec-ngram-cache-n-draft",), "n_draft", int, "N",
            "most tokens drafted in one round (default: {default})"),
 )
+GRAMMAR_OPTIONS = (
+    Option(("--spec-grammar-n-max",), "n_max", int, "N",
+           "most tokens drafted in one round (default: {default})"),
+    Option(("--spec-grammar-n-min",), "n_min", int, "N",
+           "fewer than this are left to who is asked next (default: {default})"),
+)
 # fmt: on
 
 
@@ -108,7 +122,8 @@ NGRAM_TYPES = (
     SpecType("ngram-mod", NGramMod, NGRAM_MOD_OPTIONS),
     SpecType("ngram-cache", NGramCache, NGRAM_CACHE_OPTIONS),
 )
-SPEC_TYPES = {spec.name: spec for spec in (DRAFT_SIMPLE, *NGRAM_TYPES)}
+GRAMMAR = SpecType(GrammarDrafts.kind, GrammarDrafts, GRAMMAR_OPTIONS)
+SPEC_TYPES = {spec.name: spec for spec in (DRAFT_SIMPLE, *NGRAM_TYPES, GRAMMAR)}
 
 _REMOVED = {
     ("--draft", "--draft-n", "--draft-max"): "--spec-draft-n-max or --spec-ngram-mod-n-max",
@@ -134,8 +149,8 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
         "--spec-type",
         action="append",
         metavar="TYPE,...",
-        help=f"who drafts: none, {', '.join(SPEC_TYPES)}; of several the n-gram types are asked first (default: "
-        "draft-simple where a draft model is given, else none)",
+        help=f"who drafts: none, {', '.join(SPEC_TYPES)}; of several grammar is asked first and the draft "
+        "model last (default: draft-simple where a draft model is given, else none)",
     )
     group.add_argument(
         "--spec-default",
@@ -146,7 +161,7 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
     )
     add_options(group, "engine", LENGTH_OPTIONS, Engine)
     add_options(group, DRAFT_SIMPLE.name, DRAFT_OPTIONS, DraftModel)
-    for spec in NGRAM_TYPES:
+    for spec in (*NGRAM_TYPES, GRAMMAR):
         add_options(parser.add_argument_group(spec.name), spec.name, spec.options, spec.make)
     for flags, new in _REMOVED.items():
         group.add_argument(*flags, action=Removed, use=new)
@@ -179,7 +194,7 @@ def read_speculation(args: argparse.Namespace) -> Literal["none", "auto"] | tupl
     if not names and "draft_length" in given(args, "engine"):
         raise UsageError(f"{LENGTH_OPTIONS[0].long_flag} needs somebody who drafts: -md FNAME, or --spec-type TYPE")
     chosen = [SPEC_TYPES[name] for name in dict.fromkeys(names)]
-    chosen.sort(key=lambda spec: spec is DRAFT_SIMPLE)  # n-grams cost nothing, so they are asked first
+    chosen.sort(key=lambda spec: (spec is DRAFT_SIMPLE, spec is not GRAMMAR))  # what costs nothing is asked first
     return tuple(_make(args, spec) for spec in chosen) or "auto"
 
 

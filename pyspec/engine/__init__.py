@@ -5,6 +5,7 @@ from pyspec.engine.config import EngineConfig, ModelConfig
 from pyspec.engine.engine import Engine
 from pyspec.engine.generation import Chunk, Generation, Result, TokenLogprob
 from pyspec.engine.metrics import EngineStats, SlotStats
+from pyspec.engine.tokens import Token
 
 __all__ = [
     "AsyncEngine",
@@ -16,5 +17,6 @@ __all__ = [
     "ModelConfig",
     "Result",
     "SlotStats",
+    "Token",
     "TokenLogprob",
 ]

@@ -30,6 +30,7 @@ from pyspec.speculation.calibrate import measure_decodes
 from pyspec.speculation.chain import Chain
 from pyspec.speculation.config import DraftModel
 from pyspec.speculation.controller import LengthController
+from pyspec.speculation.grammar import ForcedTokens, GrammarDrafts
 from pyspec.speculation.ngram_config import NGramSpec, save_learned
 from pyspec.speculation.scripted import GuardedSpeculator
 from pyspec.speculation.specs import SpeculatorSpec, guarded
@@ -113,7 +114,7 @@ def assemble(
         )
         opened.append(tgt)
         dft: Loaded | None = None
-        speculators: list[GuardedSpeculator | CompiledSpeculator] = []
+        speculators: list[GuardedSpeculator | CompiledSpeculator | ForcedTokens] = []
         for spec in specs:
             if isinstance(spec, DraftModel):
                 dft = open_draft(tgt, spec, progress)
@@ -133,6 +134,8 @@ def assemble(
                 )
             elif isinstance(spec, NGramSpec):
                 speculators.append(spec.build(n_slots, tgt.context.n_vocab))
+            elif isinstance(spec, GrammarDrafts):
+                speculators.append(ForcedTokens(spec))
             else:
                 speculators.append(guarded(spec))
         decoder = Decoder(tgt.context, [s for s in speculators if isinstance(s, CompiledSpeculator)])
@@ -189,11 +192,12 @@ def assemble(
 
 
 def _controller(
-    tgt: Loaded, speculators: Sequence[GuardedSpeculator | CompiledSpeculator], n_draft_max: int
+    tgt: Loaded, speculators: Sequence[GuardedSpeculator | CompiledSpeculator | ForcedTokens], n_draft_max: int
 ) -> LengthController:
     n_rows_max = min(tgt.context.n_batch, tgt.context.n_outputs_max)
     n_model = next((s.n_max for s in speculators if isinstance(s, DraftRunner)), 0)
-    return LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max)
+    own_pools = tgt.context.n_seq_max > 1 and not tgt.context.kv_unified
+    return LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max, own_pools=own_pools)
 
 
 def prepare(assembly: Assembly) -> Assembly:

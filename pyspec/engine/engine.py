@@ -19,7 +19,7 @@ from pyspec.engine.metrics import EngineStats
 from pyspec.engine.prompt import prompt_tokens
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextError, ContextFull, InvalidRequest, UnsupportedModel
-from pyspec.sampling import DryCache, SamplingParams, build_chain
+from pyspec.sampling import DryCache, Grammars, SamplingParams, build_chain
 from pyspec.speculation.config import check_callback, check_integer, check_seconds
 from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
 from pyspec.speculation.synthetic import Synthetic
@@ -44,15 +44,18 @@ class Engine:
             `Model`, which stays open when the engine is closed.
         draft_model: short for ``speculation=DraftModel(draft_model)``.
         speculation: who drafts. A `DraftModel`, an n-gram method (`NGramSimple`, `NGramMapK`, `NGramMapK4V`,
-            `NGramMod`, `NGramCache`), any object with ``propose(requests)``, a function ``tokens -> draft``, or
-            several of them in the order they are asked (the first that has a draft wins the round; at most one
-            draft model). "auto": the draft model if one is given, else n-grams of the text itself, with lengths
-            that pay (see draft_length). "none" or None: plain decoding.
+            `NGramMod`, `NGramCache`), `GrammarDrafts`, any object with ``propose(requests)``, a function
+            ``tokens -> draft``, or several of them in the order they are asked (the first that has a draft wins the
+            round; at most one draft model). "auto": what a request's grammar forces, then the draft model if one is
+            given, else n-grams of the text itself, with lengths that pay (see draft_length). "none" or None: plain
+            decoding.
         n_slots: requests that run at once. They share the models, one context of each, and every decode; a context
             takes n_slots times the memory of one.
         n_ctx: tokens a request may have, prompt and text together; None: as many as the model was trained with.
-        n_cells: tokens that all slots may hold together; None: n_ctx for each. Fewer save memory where requests are
-            seldom long at the same time; when it is full, the youngest request ends with ContextFull.
+        n_cells: tokens that all slots may hold together, in one pool; None: n_ctx for each, in pools of their own. A
+            common pool saves memory where requests are seldom long at the same time; when it is full, the youngest
+            request ends with ContextFull. In it, where a text lies depends on the others', attention adds up in
+            another order, and where two tokens are nearly tied a text may differ from what it is alone.
         n_batch: most rows in one decode; drafts shrink where it is smaller than a draft and one.
         n_ubatch: most rows computed at once: how a long prompt is cut. Larger is faster up to a point and takes
             memory for intermediate results.
@@ -185,6 +188,7 @@ class Engine:
         self._model = assembly.model
         self._contexts = assembly.contexts
         self._dry_cache = DryCache()
+        self._grammars: Grammars | None = Grammars(assembly.model.vocab, n_texts=n_slots)
         self._scheduler = assembly.scheduler
         self._stream_buffer = stream_buffer
         self._can_shift = assembly.contexts[0].can_shift and self.config.rollback == "cut"
@@ -227,7 +231,7 @@ class Engine:
         Raises:
             QueueFull: too many requests wait already.
             InvalidRequest: an empty prompt, invalid UTF-8, an unknown token id, an impossible parameter.
-            GrammarError: the grammar can't be parsed.
+            GrammarError: the grammar or the schema can't be used, or leads to where no token fits.
             ContextFull: the prompt does not fit into the context.
             DecodeError: libllama failed.
             Closed: the engine is closed.
@@ -318,7 +322,9 @@ class Engine:
                 n_tokens=len(tokens),
                 n_ctx=n_ctx,
             )
-        plan = build_chain(params, self._model.vocab, n_ctx=n_ctx, dry_cache=self._dry_cache)
+        plan = build_chain(
+            params, self._model.vocab, n_ctx=n_ctx, dry_cache=self._dry_cache, grammars=self._grammars
+        )
         job = Job(
             tokens,
             params,
@@ -499,6 +505,7 @@ class Engine:
         if worker is not None:
             worker.close(drain=drain)
             self._dry_cache = DryCache()  # its samplers hold the model
+            self._grammars = None  # likewise
 
     def __enter__(self) -> Engine:
         return self

@@ -8,10 +8,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
+from pyspec.engine.tokens import Token, completed_texts
 from pyspec.errors import Busy, PyspecError
 from pyspec.sampling import SamplerPlan, SamplingParams
 from pyspec.speculation.stats import Stats
@@ -22,12 +24,14 @@ FinishReason = Literal["stop", "length", "cancelled", "timeout"]
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log-probabilities at one emitted token, from the softmax over the target's raw logits, before any sampler.
+    """Log-probabilities at one emitted token: from the softmax over the target's raw logits, before any sampler; or,
+    where ``SamplingParams.logprobs_mode`` is "sampled", in the distribution that it was drawn from, after all of them.
 
     Attributes:
         token: the emitted token.
         logprob: its log-probability.
-        top: the best tokens of the row and theirs, best first; as many as ``SamplingParams.logprobs`` asks for.
+        top: the best tokens of the row and theirs, best first; as many as ``SamplingParams.logprobs`` asks for, or as
+            could have been drawn.
     """
 
     token: int
@@ -72,6 +76,7 @@ class Result:
         seed: what random numbers were drawn from: the same seed gives the same text.
         prompt_token_ids: the prompt as the model saw it.
         synthetic: acceptance was drawn at random, for a benchmark; this is not the model's text.
+        pieces: for each token the bytes it stands for in the text; of one that ended it nothing.
     """
 
     text: str
@@ -85,10 +90,32 @@ class Result:
     prompt_token_ids: tuple[int, ...]
     times: tuple[float, ...] = ()
     synthetic: bool = False
+    pieces: tuple[bytes, ...] = field(default=(), repr=False)
+
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """All that is known of each token, one by one: id, bytes, text, log-probabilities, who drafted it, when."""
+        logprobs = self.logprobs or ()
+        return tuple(
+            Token(
+                id=token,
+                bytes=piece,
+                text=text,
+                logprob=logprobs[i].logprob if logprobs else None,
+                top=logprobs[i].top if logprobs else (),
+                drafted_by=self.drafted_by[i],
+                time=self.times[i],
+            )
+            for i, (token, piece, text) in enumerate(
+                zip(self.token_ids, self.pieces, completed_texts(self.pieces), strict=True)
+            )
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain lists, numbers and strings, for JSON."""
-        return {**asdict(self), "stats": self.stats.to_dict()}
+        """The result as plain lists, numbers and strings, for JSON. (Without the pieces, which need not be text.)"""
+        values = asdict(self)
+        del values["pieces"]
+        return {**values, "stats": self.stats.to_dict()}
 
 
 class Job:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspec.engine.generation import CallbackError, Chunk, FinishReason, Job, Result, TokenLogprob
 from pyspec.engine.text import TextAssembler
-from pyspec.errors import PyspecError
+from pyspec.errors import GrammarError, PyspecError
 from pyspec.speculation.budget import draft_budget
 from pyspec.speculation.chain import Chain, Draft, Verdict
 
@@ -77,6 +77,7 @@ class Run:
         self._assembler = TextAssembler(params.stop)
         self._text: list[str] = []
         self._tokens: list[int] = []
+        self._pieces: list[bytes] = []
         self._drafted_by: list[str | None] = []
         self._times: list[float] = []
         self._logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
@@ -92,6 +93,7 @@ class Run:
             job.plan,
             stop_tokens=sorted(self._stop_tokens),
             n_logprobs=-1 if params.logprobs is None else params.logprobs,
+            sampled_logprobs=params.logprobs_mode == "sampled",
         )
         job.stats.cached_tokens = n_held
         job.stats.queue_ms = 1000.0 * (time.monotonic() - job.t_submitted)
@@ -179,10 +181,10 @@ class Run:
     def _emit(self, tokens: list[int], n_accepted: int, error: str | None) -> None:
         stats = self.job.stats
         piece = self.setup.vocab.piece
-        fed = self._assembler.feed(
-            [b"" if token in self._stop_tokens else piece(token, special=False) for token in tokens]
-        )
+        pieces = [b"" if token in self._stop_tokens else piece(token, special=False) for token in tokens]
+        fed = self._assembler.feed(pieces)
         text, stop = fed.text, fed.stop
+        self._pieces.extend(pieces[: fed.n_used])
         kept = tokens[: fed.n_used]
         stats.discarded_tokens += len(tokens) - len(kept)
         reason = self._finish_reason(kept, stop)
@@ -195,7 +197,11 @@ class Run:
             self._stopped_by = kept[-1] if stop is None else stop
         self._add(text, kept, n_accepted)
         if error is not None and reason is None:
-            raise PyspecError(f"no token can be chosen after {len(self._tokens)} tokens: {error}")
+            message = f"no token can be chosen after {len(self._tokens)} tokens: {error}"
+            if self._decoder.dead_end(self.seq):
+                name = "json_schema" if self.job.params.json_schema else "grammar"
+                raise GrammarError(message, name=name, value=getattr(self.job.params, name))
+            raise PyspecError(message)
         if reason is not None:
             self.finish(reason, flush=False)
 
@@ -246,6 +252,7 @@ class Run:
             seed=self.job.plan.seed,
             prompt_token_ids=tuple(self.job.prompt),
             times=tuple(self._times),
+            pieces=tuple(self._pieces),
             synthetic=self.setup.synthetic,
         )
 
@@ -266,6 +273,8 @@ class Run:
                 stats.speculator(self._draft.source).count(n_drafted, n_accepted)
             for name, n_discarded in self._draft.discarded.items():
                 stats.speculator(name).discarded += n_discarded
+            for name, n_refused in self._draft.refused.items():
+                stats.speculator(name).refused += n_refused
             for name, n_failures in self._draft.failures.items():
                 stats.speculator(name).failures += n_failures
             if self._draft.asked_model and counts["draft_failures"]:
@@ -288,5 +297,6 @@ class Run:
         stats.draft_read_ms += counts["draft_read_us"] / 1000.0
         stats.verify_ms += counts["verify_us"] / 1000.0
         stats.sampling_ms += counts["sampling_us"] / 1000.0
+        stats.grammar_ms += counts["grammar_us"] / 1000.0
         stats.checkpoint_ms += counts["checkpoint_us"] / 1000.0
         stats.libllama_ms += (counts["draft_decode_us"] + counts["verify_us"] + counts["checkpoint_us"]) / 1000.0

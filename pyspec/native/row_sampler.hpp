@@ -6,8 +6,9 @@
 //   preselect  the chain keeps only its top k, and what comes before that step changes known tokens
 //              only: the k best raw logits and those tokens are a superset of what survives
 //   whole row  everything else
-// A grammar is applied by rejection as llama.cpp does (common/sampling.cpp): the chain picks first, and
-// only when its pick does not fit are all candidates filtered by the grammar and the chain asked again.
+// A grammar sampler is applied by rejection as llama.cpp does (common/sampling.cpp): the chain picks first, and
+// only when its pick does not fit are all candidates filtered by the grammar and the chain asked again. A mask, which
+// somebody else has worked out for the row, comes first: the chain never sees what it does not allow.
 #pragma once
 
 #include <llama.h>
@@ -22,15 +23,21 @@
 
 namespace pyspec {
 
-// Log-probabilities of one emitted token under the softmax over the raw row, before any sampler.
+// Log-probabilities of one emitted token and of the best ones: under the softmax over the raw row, before any sampler,
+// or in the distribution it was drawn from, after all of them.
 struct TokenLogprobs {
     float chosen = 0.0f;
     std::vector<Scored> top;  // .logit holds the log-probability
 };
 
-// A row in which nothing can be chosen: every candidate is -inf or NaN.
+// A row in which nothing can be chosen: every candidate is -inf or NaN, or ...
 struct NoCandidate : std::runtime_error {
     using std::runtime_error::runtime_error;
+};
+
+// ... the grammar lets none of them through.
+struct DeadEnd : NoCandidate {
+    using NoCandidate::NoCandidate;
 };
 
 class RowSampler {
@@ -43,6 +50,7 @@ class RowSampler {
     int32_t history = 0;
     bool needs_accept = true;            // the chain has state that depends on accepted tokens
     std::vector<llama_token> biased;     // tokens whose logits the chain changes whatever the history
+    bool dead_end = false;               // the last sample() failed for want of a token that fits the grammar
 
     // The prompt, as the chain sees it before the first choice. The grammar starts after it.
     void see_prompt(const std::vector<llama_token> & tokens) {
@@ -52,20 +60,76 @@ class RowSampler {
         }
     }
 
-    // Chooses from logits[0..n_vocab) and accepts the choice. -1, with the reason in `error`, when nothing
-    // can be chosen; no exception of libllama's gets past here, so callers need no GIL to handle one.
-    llama_token sample(const float * logits, int32_t n_vocab, std::string & error) noexcept {
+    // Chooses from logits[0..n_vocab), of which the mask (nullptr: none) allows some, and accepts the choice. -1, with
+    // the reason in `error`, when nothing can be chosen; no exception of libllama's gets past here, so callers need no
+    // GIL to handle one.
+    llama_token sample(const float * logits, int32_t n_vocab, const uint32_t * mask, std::string & error) noexcept {
+        dead_end = false;
         try {
-            const llama_token id = choose(logits, n_vocab);
+            const llama_token id = choose(logits, n_vocab, mask);
             if (grammar != nullptr) {
-                llama_sampler_accept(grammar, id);
+                try {
+                    llama_sampler_accept(grammar, id);
+                } catch (const std::exception & e) {
+                    throw DeadEnd(e.what());
+                }
             }
             accept_chain(id);
             return id;
         } catch (const std::exception & e) {
+            dead_end = dynamic_cast<const DeadEnd *>(&e) != nullptr;
             error = e.what();
             return -1;
         }
+    }
+
+    // How many of the first tokens of a draft the grammar sampler would let through, one after the other from where it
+    // is now. It is as before.
+    int32_t fitting(const std::vector<llama_token> & draft) const noexcept {
+        if (grammar == nullptr || draft.empty()) {
+            return (int32_t) draft.size();
+        }
+        if (!fits(grammar, draft[0])) {
+            return 0;
+        }
+        int32_t n = 1;
+        if (draft.size() > 1) {
+            llama_sampler * ahead = llama_sampler_clone(grammar);
+            try {
+                for (;;) {
+                    llama_sampler_accept(ahead, draft[(size_t) n - 1]);
+                    if (n == (int32_t) draft.size() || !fits(ahead, draft[(size_t) n])) {
+                        break;
+                    }
+                    ++n;
+                }
+            } catch (const std::exception &) {
+            }
+            llama_sampler_free(ahead);
+        }
+        return n;
+    }
+
+    // The probabilities the last sample() drew from: of the token it chose, and of the n_top best of those that had
+    // one. Where no random number was needed the chosen token is all there was.
+    void sampled_logprobs(llama_token chosen, int32_t n_top, TokenLogprobs & out) {
+        best_.clear();
+        out.chosen = 0.0f;
+        if (drawn_from_ == 0) {
+            best_.push_back({ chosen, 0.0f });
+        }
+        for (size_t i = 0; i < drawn_from_; ++i) {
+            const llama_token_data & c = candidates_[i];
+            if (c.p > 0.0f) {
+                best_.push_back({ c.id, std::log(c.p) });
+                if (c.id == chosen) {
+                    out.chosen = best_.back().logit;
+                }
+            }
+        }
+        const size_t n = std::min(best_.size(), (size_t) std::max(n_top, 0));
+        std::partial_sort(best_.begin(), best_.begin() + (ptrdiff_t) n, best_.end(), ranks_before);
+        out.top.assign(best_.begin(), best_.begin() + (ptrdiff_t) n);
     }
 
     // The row's log-probabilities: of the chosen token, and of the n_top best.
@@ -82,6 +146,9 @@ class RowSampler {
     std::vector<llama_token> recent_;         // last `history` accepted tokens, newest last
     std::vector<llama_token_data> candidates_;
     std::vector<Scored> best_;
+    size_t drawn_from_ = 0;  // so many of the candidates were left when the chain picked one; 0: it was not asked
+
+    static constexpr const char * no_token_fits = "no token of the vocabulary fits the grammar here";
 
     void accept_chain(llama_token id) {
         if (needs_accept) {
@@ -95,28 +162,39 @@ class RowSampler {
         }
     }
 
-    llama_token choose(const float * logits, int32_t n_vocab) {
+    llama_token choose(const float * logits, int32_t n_vocab, const uint32_t * mask) {
+        drawn_from_ = 0;
         llama_token id = -1;
         if (argmax_always || argmax_unless_altered) {
             id = argmax(logits, n_vocab);
+            if (id >= 0 && mask != nullptr && !allows(mask, id)) {
+                id = argmax_allowed(logits, mask, n_vocab);
+            }
         }
         if (!argmax_always && (id < 0 || altered(id))) {
-            load(logits, n_vocab);
+            load(logits, n_vocab, mask);
             id = apply_chain();
         }
         if (id < 0) {
+            if (mask != nullptr) {
+                throw DeadEnd(no_token_fits);
+            }
             throw NoCandidate("every logit of the row is -inf or NaN after the sampler chain");
         }
-        if (grammar == nullptr || fits_grammar(id)) {
+        if (grammar == nullptr || fits(grammar, id)) {
             return id;
         }
-        load_whole(logits, n_vocab);
+        load_whole(logits, n_vocab, mask);
         llama_token_data_array all = { candidates_.data(), candidates_.size(), -1, false };
         llama_sampler_apply(grammar, &all);
+        // Without those it refuses, as libllama's typical sampling and Mirostat can't do with a probability of 0.
         candidates_.resize(all.size);
+        candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), [](const llama_token_data & c) {
+            return c.logit == -INFINITY;
+        }), candidates_.end());
         id = apply_chain();
         if (id < 0) {
-            throw NoCandidate("no token of the vocabulary fits the grammar here");
+            throw DeadEnd(no_token_fits);
         }
         return id;
     }
@@ -127,7 +205,7 @@ class RowSampler {
                std::find(biased.begin(), biased.end(), id) != biased.end();
     }
 
-    bool fits_grammar(llama_token id) {
+    static bool fits(llama_sampler * grammar, llama_token id) {
         llama_token_data one = { id, 1.0f, 0.0f };
         llama_token_data_array single = { &one, 1, -1, false };
         llama_sampler_apply(grammar, &single);
@@ -147,19 +225,28 @@ class RowSampler {
         if (cur.selected < 0 || (size_t) cur.selected >= cur.size) {
             return -1;
         }
-        const llama_token_data & picked = cur.data[cur.selected];
+        if (cur.data != candidates_.data()) {  // no sampler of libllama's does that
+            candidates_.assign(cur.data, cur.data + cur.size);
+        }
+        drawn_from_ = cur.size;
+        const llama_token_data & picked = candidates_[(size_t) cur.selected];
         return picked.logit > -INFINITY ? picked.id : -1;
     }
 
-    void load(const float * logits, int32_t n_vocab) {
+    void load(const float * logits, int32_t n_vocab, const uint32_t * mask) {
         if (preselect > 0 && preselect < n_vocab) {
-            load_best(logits, n_vocab);
+            load_best(logits, n_vocab, mask);
         } else {
-            load_whole(logits, n_vocab);
+            load_whole(logits, n_vocab, mask);
         }
     }
 
-    void load_whole(const float * logits, int32_t n_vocab) {
+    void load_whole(const float * logits, int32_t n_vocab, const uint32_t * mask) {
+        if (mask != nullptr) {
+            candidates_.clear();
+            for_each_allowed(mask, n_vocab, [&](int32_t id) { candidates_.push_back({ id, logits[id], 0.0f }); });
+            return;
+        }
         candidates_.resize((size_t) n_vocab);
         for (int32_t i = 0; i < n_vocab; ++i) {
             candidates_[i] = { i, logits[i], 0.0f };
@@ -167,19 +254,20 @@ class RowSampler {
     }
 
     // In id order, as whole rows are, so that the chain sees the same order either way.
-    void load_best(const float * logits, int32_t n_vocab) {
-        top_k(logits, n_vocab, preselect, best_);
+    void load_best(const float * logits, int32_t n_vocab, const uint32_t * mask) {
+        top_k(logits, n_vocab, preselect, best_, mask);
         candidates_.clear();
         for (const Scored & s : best_) {
             candidates_.push_back({ s.id, s.logit, 0.0f });
         }
+        const auto add = [&](llama_token id) {
+            if (mask == nullptr || allows(mask, id)) {
+                candidates_.push_back({ id, logits[id], 0.0f });
+            }
+        };
         const size_t seen = std::min(recent_.size(), (size_t) history);
-        for (auto it = recent_.end() - (ptrdiff_t) seen; it != recent_.end(); ++it) {
-            candidates_.push_back({ *it, logits[*it], 0.0f });
-        }
-        for (llama_token t : biased) {
-            candidates_.push_back({ t, logits[t], 0.0f });
-        }
+        std::for_each(recent_.end() - (ptrdiff_t) seen, recent_.end(), add);
+        std::for_each(biased.begin(), biased.end(), add);
         const auto by_id = [](const llama_token_data & a, const llama_token_data & b) { return a.id < b.id; };
         const auto same_id = [](const llama_token_data & a, const llama_token_data & b) { return a.id == b.id; };
         std::sort(candidates_.begin(), candidates_.end(), by_id);

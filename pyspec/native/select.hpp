@@ -1,4 +1,5 @@
-// Choosing tokens from a row of logits: the best one, the k best, and log-probabilities.
+// Choosing tokens from a row of logits: the best one, the k best, and log-probabilities; all of a row, or what a mask
+// of one bit per token allows (32 tokens a word, the lowest bit first).
 //
 // A row is n_vocab floats, up to a megabyte, and is read once per verified token: these loops are
 // memory-bound and written so that the compiler turns the inner one into vector instructions.
@@ -31,6 +32,26 @@ inline bool ranks_before(const Scored & a, const Scored & b) {
 }
 
 constexpr int32_t select_block = 1024;
+
+inline bool allows(const uint32_t * mask, int32_t id) {
+    return (mask[id / 32] >> (id % 32)) & 1u;
+}
+
+// Calls f with each id below n that a mask allows, ascending.
+template <typename F>
+inline void for_each_allowed(const uint32_t * mask, int32_t n, F && f) {
+    for (int32_t first = 0; first < n; first += 32) {
+        uint32_t bits = mask[first / 32];
+        if (n - first < 32) {
+            bits &= (1u << (n - first)) - 1u;
+        }
+        for (int32_t id = first; bits != 0; ++id, bits >>= 1) {
+            if (bits & 1u) {
+                f(id);
+            }
+        }
+    }
+}
 
 // The largest value of x[0..n); NaN is never the largest. -inf for n == 0.
 PYSPEC_VECTOR_CLONES
@@ -76,9 +97,22 @@ inline int32_t argmax(const float * x, int32_t n) {
     return at;
 }
 
-// The k best of x[0..n) in ranking order (fewer when fewer are above -inf or not NaN).
-// A heap holds the k best seen; blocks whose largest value cannot enter it are skipped unread.
-inline void top_k(const float * x, int32_t n, int32_t k, std::vector<Scored> & out) {
+// The same among the ids a mask allows.
+inline int32_t argmax_allowed(const float * x, const uint32_t * mask, int32_t n) {
+    float best = -std::numeric_limits<float>::infinity();
+    int32_t at = -1;
+    for_each_allowed(mask, n, [&](int32_t id) {
+        if (x[id] > best) {
+            best = x[id];
+            at = id;
+        }
+    });
+    return at;
+}
+
+// The k best of x[0..n) in ranking order (fewer when fewer are above -inf or not NaN), of those a mask allows if there
+// is one. A heap holds the k best seen; blocks whose largest value cannot enter it are skipped unread.
+inline void top_k(const float * x, int32_t n, int32_t k, std::vector<Scored> & out, const uint32_t * mask = nullptr) {
     out.clear();
     if (k <= 0) {
         return;
@@ -91,7 +125,7 @@ inline void top_k(const float * x, int32_t n, int32_t k, std::vector<Scored> & o
             continue;
         }
         for (int32_t i = b; i < end; ++i) {
-            if (!(x[i] > enter)) {
+            if (!(x[i] > enter) || (mask != nullptr && !allows(mask, i))) {
                 continue;
             }
             if ((int32_t) out.size() == k) {

@@ -4,6 +4,8 @@
 //   seed     the last sampled token: emitted, evaluated by nobody yet; its position is |T|. -1: none yet.
 //   pending  tokens to read before anything is generated: the prompt, and whatever a failure made unread again.
 //   draft    proposals for the positions |T|+1, |T|+2, ... of this round.
+//   masks    where a grammar is followed by masks: row i holds a bit for each token that may stand at |T|+1+i, given the
+//            draft before it.
 #pragma once
 
 #include <llama.h>
@@ -27,6 +29,9 @@ struct Sequence {
     RowSampler sampler;
     std::vector<llama_token> stop_tokens;  // nothing after one of these is accepted
     int32_t n_logprobs = -1;               // -1: none are computed
+    bool sampled_logprobs = false;         // of what was drawn from, not of the raw row
+    bool constrained = false;              // rows need masks
+    std::string refusal;                   // why nothing can follow any more; empty: it can
 
     // the plan of this round
     bool planned = false;     // takes part in it; from the plan to the decode that carries it out
@@ -36,6 +41,9 @@ struct Sequence {
     // this round
     std::vector<llama_token> draft;
     int32_t n_discarded = 0;  // proposals of a draft that was shorter than n_min
+    int32_t n_refused = 0;    // proposals that were cut off, as the grammar does not let the first of them through
+    const uint32_t * masks = nullptr;  // what the grammar allows behind the seed and each drafted token; borrowed
+    int32_t mask_words = 0;   // of one row of them
     int32_t first_row = 0;    // its first row in the target's batch
     int32_t n_rows = 0;       // and how many it has there
 
@@ -43,7 +51,8 @@ struct Sequence {
     std::vector<llama_token> emitted;
     std::vector<TokenLogprobs> logprobs;
     int32_t n_accepted = 0;
-    std::string error;  // why no token could be chosen; empty when all went well
+    std::string error;      // why no token could be chosen; empty when all went well
+    bool dead_end = false;  // the grammar is why
 
     void reset() { *this = Sequence(); }
 
@@ -62,15 +71,27 @@ struct Sequence {
         prompt_rows = 0;
         draft.clear();
         n_discarded = 0;
+        n_refused = 0;
+        masks = nullptr;
         n_rows = 0;
         emitted.clear();
         logprobs.clear();
         n_accepted = 0;
         error.clear();
+        dead_end = false;
     }
 
     // Past its prompt, with a token to go on from.
     bool generating() const { return active && pending.empty() && seed >= 0; }
+
+    // A token is to be chosen this round: it generates, or the last of its prompt is read.
+    bool chooses() const { return generating() || (seed < 0 && prompt_rows == (int32_t) pending.size()); }
+
+    // Shortens the draft to its first tokens, as the grammar refuses the next one.
+    void refuse_from(int32_t n) {
+        n_refused += (int32_t) draft.size() - n;
+        draft.resize((size_t) n);
+    }
 
     bool stops_at(llama_token id) const {
         return std::find(stop_tokens.begin(), stop_tokens.end(), id) != stop_tokens.end();

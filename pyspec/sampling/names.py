@@ -89,6 +89,7 @@ PARAM_ALIASES: Mapping[str, str] = {
     "sampler_seq": "samplers",
     "sampling_seq": "samplers",
     "n_probs": "logprobs",
+    "post_sampling_probs": "logprobs_mode",
     "n_predict": "max_tokens",
     "max_completion_tokens": "max_tokens",
 }
@@ -98,12 +99,16 @@ def param_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """The same parameters under their canonical names.
 
     Dashes count as underscores. Two llama.cpp values that mean "none" there are turned into ``None``:
-    ``n_predict`` below 0 (no limit) and ``n_probs`` 0 (no probabilities).
+    ``n_predict`` below 0 (no limit) and ``n_probs`` 0 (no probabilities). Its ``post_sampling_probs`` becomes a
+    ``logprobs_mode``; triggers without its ``grammar_lazy`` are none.
 
     Raises:
         InvalidRequest: if one parameter is given under two names.
     """
     result: dict[str, Any] = {}
+    given = dict(given)
+    if given.pop("grammar_lazy", True) is False:
+        given.pop("grammar_triggers", None)
     for key, value in given.items():
         plain = key.replace("-", "_")
         name = PARAM_ALIASES.get(plain, plain)
@@ -111,5 +116,7 @@ def param_names(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidRequest(f"{name} is given twice, once as {key!r}", name=key, value=value)
         if (plain == "n_predict" and value in (-1, -2)) or (plain == "n_probs" and value == 0):
             value = None
+        if plain == "post_sampling_probs" and isinstance(value, bool):
+            value = "sampled" if value else "raw"
         result[name] = value
     return result

@@ -6,9 +6,9 @@ import dataclasses
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from pyspec.errors import InvalidRequest
+from pyspec.errors import GrammarError, InvalidRequest
 from pyspec.sampling.checks import (
     FLOAT32_MAX,
     INT32_MAX,
@@ -24,6 +24,10 @@ from pyspec.sampling.checks import (
     wrong,
 )
 from pyspec.sampling.names import DEFAULT_SAMPLERS, param_names, sampler_names
+from pyspec.sampling.schema import schema_text
+from pyspec.sampling.triggers import trigger_list
+
+LARK = "%llguidance"  # a grammar that begins like this is in llguidance's Lark format
 
 LLAMA_DEFAULT_SEED = 0xFFFFFFFF  # libllama's word for "draw one"
 
@@ -108,15 +112,27 @@ class SamplingParams:
         samplers: which samplers run, in order: names, other spellings of them, letter codes, or one string
             of either (``"top_k;temperature"``, ``"kt"``). The last step always picks by probability, or
             the ``adaptive_p`` way if that is named anywhere.
-        grammar: GBNF grammar that the text has to follow. None: free text.
-        grammar_root: name of the grammar's start rule.
+        grammar: grammar that the text has to follow: GBNF, or llguidance's Lark format, which begins with
+            ``%llguidance`` (needs the extra ``json``). None: free text.
+        grammar_root: name of a GBNF grammar's start rule.
+        grammar_triggers: the grammar (or schema) applies only from where one of these appears in the generated text:
+            words, token ids, and ``("pattern", regex)`` or ``("pattern_full", regex)`` pairs (``re`` syntax; the second
+            has to match all of the text so far). A grammar covers the trigger itself, or what a pattern's first
+            group holds; JSON by a schema begins behind it. Also taken: llama.cpp's ``{"type": ..., "value": ...}``.
+        json_schema: JSON Schema (a mapping, or its JSON text, which is what is stored) that the text has to follow;
+            keys come in the schema's order. ``{}``: any JSON; ``"json_object"``: any object. Needs the extra ``json``
+            (llguidance); its ``x-guidance`` settings may stand in the schema, ``{"whitespace_flexible": False}`` for
+            compact JSON. None: free text.
         logit_bias: token id -> number added to its logit; ``-inf`` forbids the token. Copied.
         max_tokens: end after so many tokens, 1 or more. None: when the model ends it, or the context is full.
         stop: end where one of these strings appears in the generated text, which then ends before it. One
             string or several; the first to be complete counts.
         stop_token_ids: end at one of these tokens, as at the model's own end-of-generation tokens.
-        logprobs: report each token's log-probability under the model (before any sampler), and those of so
-            many likeliest tokens, 0 or more. None: no log-probabilities.
+        logprobs: report each token's log-probability, and those of so many likeliest tokens, 0 or more. None: no
+            log-probabilities.
+        logprobs_mode: "raw": under the model, before any sampler. "sampled": in the distribution it was drawn from,
+            after all of them, grammar included; only tokens that could have been drawn are listed. Where no random
+            number decides (greedy decoding) that is the token itself with 0.
 
     Raises:
         InvalidRequest: for a value that is not finite, out of range or of the wrong type; ``name`` and
@@ -153,11 +169,14 @@ class SamplingParams:
     samplers: Sequence[str] = DEFAULT_SAMPLERS
     grammar: str | None = None
     grammar_root: str = "root"
+    grammar_triggers: Sequence[Any] = ()
+    json_schema: Mapping[str, Any] | str | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     max_tokens: int | None = None
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     logprobs: int | None = None
+    logprobs_mode: Literal["raw", "sampled"] = "raw"
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {}
@@ -187,8 +206,36 @@ class SamplingParams:
         checked["logit_bias"] = biases("logit_bias", self.logit_bias)
         checked["grammar"] = text("grammar", self.grammar) if self.grammar else None
         checked["grammar_root"] = text("grammar_root", self.grammar_root)
+        checked["grammar_triggers"] = trigger_list("grammar_triggers", self.grammar_triggers)
+        checked["json_schema"] = schema_text("json_schema", self.json_schema)
+        if self.logprobs_mode not in ("raw", "sampled"):
+            raise wrong("logprobs_mode", self.logprobs_mode, "'raw' or 'sampled'")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        self._check_grammar()
+
+    def _check_grammar(self) -> None:
+        if self.grammar and self.json_schema:
+            raise GrammarError(
+                "grammar and json_schema are given, and a text can follow one of them only; leave the other out",
+                name="json_schema", value=self.json_schema,
+            )  # fmt: skip
+        if self.grammar_triggers and not (self.grammar or self.json_schema):
+            raise GrammarError(
+                "grammar_triggers need a grammar, or a json_schema, to start", name="grammar_triggers",
+                value=self.grammar_triggers,
+            )  # fmt: skip
+        if self.follows_lark and self.grammar_root != "root":
+            raise GrammarError(
+                f"grammar_root is for GBNF grammars; a Lark grammar begins with its rule start, not with "
+                f"{self.grammar_root!r}",
+                name="grammar_root", value=self.grammar_root,
+            )  # fmt: skip
+
+    @property
+    def follows_lark(self) -> bool:
+        """Whether the grammar is one of llguidance's."""
+        return bool(self.grammar) and str(self.grammar).lstrip().startswith(LARK)
 
     @property
     def active_samplers(self) -> tuple[str, ...]:

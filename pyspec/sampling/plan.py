@@ -6,12 +6,16 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspec._llama import Sampler, SamplerChain
 from pyspec.errors import InvalidRequest
 from pyspec.sampling.checks import as_float32
+from pyspec.sampling.constraint import Constraint, LazyConstraint
+from pyspec.sampling.guidance import Grammars, GuidedConstraint, without_leading_space
 from pyspec.sampling.params import SamplingParams
+from pyspec.sampling.triggers import Fired, Watch
 
 if TYPE_CHECKING:
     from pyspec._llama import Vocab
@@ -54,6 +58,8 @@ class SamplerPlan:
         chain: the samplers, in llama.cpp's order; the last one picks a token.
         grammar: the grammar sampler, or None. It is not part of the chain: the chain picks first, and only
             if its pick doesn't fit are all candidates filtered and the chain asked again, as llama.cpp does.
+        constraint: what else the text has to follow, or None. The chain sees only the tokens it allows; all said above
+            of a row then holds for those of it.
         seed: what the chain's random numbers start from.
         argmax: see above.
         argmax_unless_altered: see above; also true where ``argmax`` is.
@@ -65,6 +71,7 @@ class SamplerPlan:
 
     chain: SamplerChain
     grammar: Sampler | None
+    constraint: Constraint | None
     seed: int
     argmax: bool
     argmax_unless_altered: bool
@@ -97,7 +104,12 @@ class DryCache:
 
 
 def build_chain(
-    params: SamplingParams, vocab: Vocab, *, n_ctx: int, dry_cache: DryCache | None = None
+    params: SamplingParams,
+    vocab: Vocab,
+    *,
+    n_ctx: int,
+    dry_cache: DryCache | None = None,
+    grammars: Grammars | None = None,
 ) -> SamplerPlan:
     """Builds the sampler chain of one request.
 
@@ -107,13 +119,15 @@ def build_chain(
         n_ctx: tokens one sequence can hold. Windows of the last tokens are cut to it, as no longer history
             exists.
         dry_cache: for several requests to the same vocabulary, where DRY samplers are kept.
+        grammars: likewise, where JSON Schemas and Lark grammars are kept.
 
     Raises:
         InvalidRequest: for a token id that the vocabulary doesn't have, more log-probabilities than it has
             tokens, or a sampler that can't work with it.
-        GrammarError: if the grammar can't be parsed.
+        GrammarError: if the grammar or the schema can't be used.
     """
     _check_against(params, vocab)
+    grammar, constraint = _grammar(params, vocab, grammars)
     seed = params.resolve_seed()
     bias = _all_biases(params, vocab)
 
@@ -141,7 +155,8 @@ def build_chain(
     picks_largest = _picks_largest(params)
     return SamplerPlan(
         chain=chain,
-        grammar=Sampler.grammar(vocab, params.grammar, params.grammar_root) if params.grammar else None,
+        grammar=grammar,
+        constraint=constraint,
         seed=seed,
         argmax=picks_largest and not bias and not history,
         argmax_unless_altered=picks_largest and _only_lowers(params, bias),
@@ -150,6 +165,41 @@ def build_chain(
         history=history,
         needs_accept=history > 0 or "adaptive_p" in active,
     )
+
+
+def _grammar(
+    params: SamplingParams, vocab: Vocab, grammars: Grammars | None
+) -> tuple[Sampler | None, Constraint | None]:
+    """What the text has to follow: a sampler of libllama's, or a constraint; or nothing."""
+    if params.grammar is None and params.json_schema is None:
+        return None, None
+    watch = Watch(params.grammar_triggers, vocab) if params.grammar_triggers else None
+    if params.json_schema is None and not params.follows_lark:
+        grammar = Sampler.grammar(vocab, str(params.grammar), params.grammar_root)
+        if watch is None:
+            return grammar, None
+        return None, LazyConstraint(watch, partial(_start_grammar, params, vocab, grammar))
+    guide = grammars if grammars is not None else Grammars(vocab)
+    text = guide.for_schema(str(params.json_schema)) if params.json_schema else guide.for_lark(str(params.grammar))
+    if watch is None:
+        return None, text
+    return None, LazyConstraint(watch, partial(_start_text, params, text))
+
+
+def _start_grammar(params: SamplingParams, vocab: Vocab, grammar: Sampler, fired: Fired) -> Sampler:
+    """A grammar of libllama's whose trigger has appeared; the trigger is its first part."""
+    if fired.offset > 0:  # it begins inside a token: only a lazy grammar takes a part of one
+        pattern = rf"^[\s\S]{{{fired.offset}}}([\s\S]+)$"
+        grammar = Sampler.grammar_lazy(vocab, str(params.grammar), params.grammar_root, trigger_patterns=[pattern])
+    for token in fired.tokens:
+        grammar.accept(token)
+    return grammar
+
+
+def _start_text(params: SamplingParams, text: GuidedConstraint, fired: Fired) -> GuidedConstraint:
+    """Likewise of llguidance's; a JSON text begins behind the trigger."""
+    text.start_with(fired.begin if params.json_schema is None else without_leading_space(fired.behind))
+    return text
 
 
 def _check_against(params: SamplingParams, vocab: Vocab) -> None:

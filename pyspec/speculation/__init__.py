@@ -1,6 +1,7 @@
 """Who drafts, and what it brought: policy, one concept a file."""
 
 from pyspec.speculation.config import DraftModel
+from pyspec.speculation.grammar import GrammarDrafts
 from pyspec.speculation.ngram_config import NGramCache, NGramMapK, NGramMapK4V, NGramMod, NGramSimple
 from pyspec.speculation.scripted import DraftRequest, Speculator
 from pyspec.speculation.stats import SpeculatorStats, Stats
@@ -9,6 +10,7 @@ from pyspec.speculation.synthetic import Synthetic
 __all__ = [
     "DraftModel",
     "DraftRequest",
+    "GrammarDrafts",
     "NGramCache",
     "NGramMapK",
     "NGramMapK4V",

@@ -9,6 +9,7 @@ from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
 from pyspec._speculator import CompiledSpeculator
 from pyspec.speculation.controller import LengthController
+from pyspec.speculation.grammar import ForcedTokens
 from pyspec.speculation.scripted import DraftRequest, GuardedSpeculator
 
 
@@ -23,6 +24,7 @@ class Draft:
         source: name of the speculator whose draft is verified; None: nobody's.
         asked_model: the draft model was asked for it.
         discarded: by name, tokens of drafts that were shorter than their speculator's n_min.
+        refused: by name, tokens of drafts behind what the request's grammar allows.
         failures: by name, how often a speculator failed.
     """
 
@@ -32,6 +34,7 @@ class Draft:
     source: str | None = None
     asked_model: bool = False
     discarded: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
 
 
@@ -56,7 +59,7 @@ class Chain:
 
     Args:
         decoder: whose compiled speculators are those of the list, in the same order.
-        speculators: compiled ones, and Python ones under guard.
+        speculators: compiled ones, Python ones under guard, and the one that asks the grammar.
         controller: chooses the lengths; None: every draft is as long as its speculator and the budget allow.
 
     Attributes:
@@ -66,7 +69,7 @@ class Chain:
     def __init__(
         self,
         decoder: Decoder,
-        speculators: Sequence[CompiledSpeculator | GuardedSpeculator],
+        speculators: Sequence[CompiledSpeculator | GuardedSpeculator | ForcedTokens],
         controller: LengthController | None = None,
     ) -> None:
         self.controller = controller
@@ -74,6 +77,7 @@ class Chain:
         self._decoder = decoder
         self._speculators = speculators
         self._model = next((s for s in speculators if isinstance(s, DraftRunner)), None)
+        self._with_prompts = False  # in the round's batch
 
     @property
     def draft_model(self) -> DraftRunner | None:
@@ -104,6 +108,7 @@ class Chain:
             For each sequence, in order, how it came to its draft.
         """
         decoder, controller = self._decoder, self.controller
+        self._with_prompts = prompt_rows > 0
         drafts = [Draft(seq, budget, budget) for seq, budget in zip(seqs, map(decoder.budget, seqs), strict=True)]
         wanting = [draft for draft in drafts if draft.budget > 0]
         if not wanting:
@@ -118,10 +123,15 @@ class Chain:
                     open_ones = [draft for draft in open_ones if draft in with_model]
                 self._ask(compiled, speculator, open_ones, wanting)
                 compiled += 1
+            elif isinstance(speculator, ForcedTokens):
+                speculator.offer(decoder, [draft.seq for draft in open_ones])
             else:
                 self._offer(speculator, open_ones)
             for draft in open_ones:
                 length = decoder.n_drafted(draft.seq)
+                n_refused = decoder.n_refused(draft.seq) - sum(draft.refused.values())
+                if n_refused:
+                    draft.refused[speculator.name] = n_refused
                 if length and controller is not None and speculator is not self._model:
                     rows = prompt_rows + len(drafts) + sum(decoder.n_drafted(d.seq) for d in wanting if d is not draft)
                     kept = controller.cut(
@@ -146,7 +156,13 @@ class Chain:
         asked = [verdict for verdict in verdicts if verdict.draft.asked_model]
         rows, verify_ms = self._decoder.last_decode()
         calls = model.round_calls() if model is not None and asked else []
-        controller.observe_round(rows=rows, verify_ms=verify_ms, draft_calls=calls, total_ms=total_ms)
+        controller.observe_round(
+            rows=rows,
+            verify_ms=verify_ms,
+            draft_calls=calls,
+            total_ms=total_ms,
+            in_one_piece=not self._with_prompts and _alike(verdicts),
+        )
         for verdict in verdicts:
             draft = verdict.draft
             if model is not None and draft.asked_model and draft.source in (None, model.name):
@@ -215,3 +231,9 @@ class Chain:
                 draft.failures[speculator.name] = 1
             else:
                 self._decoder.offer(draft.seq, tokens)
+
+
+def _alike(verdicts: Sequence[Verdict]) -> bool:
+    """Whether neighbouring sequences have drafts of one length."""
+    seqs = [verdict.draft.seq for verdict in verdicts]
+    return max(seqs) - min(seqs) < len(seqs) and len({verdict.drafted for verdict in verdicts}) == 1

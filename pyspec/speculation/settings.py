@@ -22,6 +22,7 @@ from typing import Any
 
 from pyspec.errors import InvalidRequest
 from pyspec.speculation.config import DraftModel
+from pyspec.speculation.grammar import GrammarDrafts
 from pyspec.speculation.ngram_config import (
     NGramCache,
     NGramMapK,
@@ -31,26 +32,29 @@ from pyspec.speculation.ngram_config import (
     NGramSpec,
 )
 
-CONFIGS: dict[str, type[DraftModel] | type[NGramSpec]] = {
+Config = DraftModel | NGramSpec | GrammarDrafts
+
+CONFIGS: dict[str, type[DraftModel] | type[NGramSpec] | type[GrammarDrafts]] = {
     "draft-simple": DraftModel,
     "ngram-simple": NGramSimple,
     "ngram-map-k": NGramMapK,
     "ngram-map-k4v": NGramMapK4V,
     "ngram-mod": NGramMod,
     "ngram-cache": NGramCache,
+    "grammar": GrammarDrafts,
 }
 
 # Types of llama.cpp that no speculator here serves.
 ELSEWHERE = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 
 
-def to_settings(specs: Iterable[DraftModel | NGramSpec]) -> list[dict[str, Any]]:
+def to_settings(specs: Iterable[Config]) -> list[dict[str, Any]]:
     """One dictionary per speculator, its type first; `from_settings` makes equal ones of them."""
     names = {config: name for name, config in CONFIGS.items()}
     return [{"type": names[type(spec)], **spec.to_dict()} for spec in specs]
 
 
-def from_settings(settings: Iterable[Mapping[str, Any]]) -> list[DraftModel | NGramSpec]:
+def from_settings(settings: Iterable[Mapping[str, Any]]) -> list[Config]:
     """The speculators a list of dictionaries describes, in order.
 
     Args:
@@ -69,7 +73,7 @@ def from_settings(settings: Iterable[Mapping[str, Any]]) -> list[DraftModel | NG
     return [_spec(kind, entry) for kind, entry in zip(types, entries, strict=True)]
 
 
-def read_toml(path: str | os.PathLike[str]) -> list[DraftModel | NGramSpec]:
+def read_toml(path: str | os.PathLike[str]) -> list[Config]:
     """The speculators of a TOML file's ``[[speculators]]`` tables (needs Python 3.11 or newer).
 
     Raises:
@@ -91,7 +95,7 @@ def read_toml(path: str | os.PathLike[str]) -> list[DraftModel | NGramSpec]:
     return from_settings(content.get("speculators", []))
 
 
-def _spec(kind: Any, values: dict[str, Any]) -> DraftModel | NGramSpec:
+def _spec(kind: Any, values: dict[str, Any]) -> Config:
     if kind in ELSEWHERE:
         raise InvalidRequest(f"type {kind!r} is not available in this version", name="type", value=kind)
     if kind not in CONFIGS:

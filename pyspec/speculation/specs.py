@@ -8,15 +8,17 @@ from typing import Any, cast
 
 from pyspec.errors import InvalidRequest
 from pyspec.speculation.config import DraftModel, check_integer
+from pyspec.speculation.grammar import GrammarDrafts
 from pyspec.speculation.ngram_config import NGramMapK4V, NGramSpec
 from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
 
-SpeculatorSpec = DraftModel | NGramSpec | Speculator | Callable[[list[int]], Iterable[int]]
+SpeculatorSpec = DraftModel | NGramSpec | GrammarDrafts | Speculator | Callable[[list[int]], Iterable[int]]
 Speculation = str | SpeculatorSpec | Sequence[SpeculatorSpec] | None
 
 # What "auto" drafts with: the controller shortens these drafts to what pays.
 AUTO_N_MAX = 16
 AUTO_NGRAM = NGramMapK4V(size_n=3, size_m=24)
+AUTO_GRAMMAR = GrammarDrafts()
 
 # Longest draft of a speculator that does not say how long its drafts may be.
 DEFAULT_N_MAX = 16
@@ -25,7 +27,7 @@ DEFAULT_N_MAX = 16
 def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[str] | None) -> list[SpeculatorSpec]:
     """The speculators in order, from all the ways to name them."""
     automatic = isinstance(speculation, str) and speculation == "auto"
-    given = (
+    given: list[SpeculatorSpec] = (
         []
         if draft_model is None
         else [DraftModel(draft_model, n_max=AUTO_N_MAX, vocab="auto") if automatic else DraftModel(draft_model)]
@@ -45,14 +47,14 @@ def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[st
                 name="speculation",
                 value=speculation,
             )
-        return list(given) or [AUTO_NGRAM]
+        return [AUTO_GRAMMAR, *(given or [AUTO_NGRAM])]
     several = isinstance(speculation, Sequence)
     specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
     for spec in specs:
-        if not (isinstance(spec, DraftModel | NGramSpec) or hasattr(spec, "propose") or callable(spec)):
+        if not (isinstance(spec, DraftModel | NGramSpec | GrammarDrafts) or hasattr(spec, "propose") or callable(spec)):
             raise InvalidRequest(
-                f"a speculator is a DraftModel, one of the NGram classes, an object with propose(requests) or a "
-                f"function of the tokens so far, not {spec!r}",
+                f"a speculator is a DraftModel, one of the NGram classes, GrammarDrafts, an object with "
+                f"propose(requests) or a function of the tokens so far, not {spec!r}",
                 name="speculation",
                 value=spec,
             )

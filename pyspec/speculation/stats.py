@@ -15,6 +15,8 @@ class SpeculatorStats:
         drafted: tokens it submitted.
         accepted: of those, tokens the target chose as well.
         discarded: tokens of drafts that were shorter than n_min and not submitted.
+        refused: tokens of drafts that were not submitted because the request's grammar does not let them, or one
+            before them, through.
         failures: rounds in which it failed and the round went on without it.
         propose_ms: time it took to propose, in compiled code (Python speculators: in ``Stats.python_ms``).
         drafted_per_position: how often a draft had a first, second, ... token.
@@ -25,6 +27,7 @@ class SpeculatorStats:
     drafted: int = 0
     accepted: int = 0
     discarded: int = 0
+    refused: int = 0
     failures: int = 0
     propose_ms: float = 0.0
     drafted_per_position: list[int] = field(default_factory=list)
@@ -71,6 +74,7 @@ class Stats:
             below.
         decode_ms: all rounds after it.
         draft_ms, verify_ms, sampling_ms: of decode_ms, in drafting, in target decodes, in choosing tokens.
+        grammar_ms: of decode_ms, in fitting drafts to the request's grammar and in masks of what it allows.
         checkpoint_ms: of decode_ms, where a memory can't be cut: in saving states, putting them back and reading
             accepted tokens again.
         draft_read_ms: of draft_ms, the draft model's reading of the prompt, when it first drafts, and of longer
@@ -101,6 +105,7 @@ class Stats:
     draft_read_ms: float = 0.0
     verify_ms: float = 0.0
     sampling_ms: float = 0.0
+    grammar_ms: float = 0.0
     checkpoint_ms: float = 0.0
     libllama_ms: float = 0.0
     draft_length: dict[str, Any] | None = None
@@ -131,6 +136,11 @@ class Stats:
     def discarded(self) -> int:
         """Drafted tokens that were not submitted: their draft was shorter than n_min."""
         return self._sum("discarded")
+
+    @property
+    def refused(self) -> int:
+        """Drafted tokens that were not submitted: the request's grammar does not let them through."""
+        return self._sum("refused")
 
     @property
     def draft_failures(self) -> int:
@@ -176,8 +186,9 @@ class Stats:
 
     @property
     def python_ms(self) -> float:
-        """decode_ms outside drafting, verification, sampling and checkpoints."""
-        return max(0.0, self.decode_ms - self.draft_ms - self.verify_ms - self.sampling_ms - self.checkpoint_ms)
+        """decode_ms outside drafting, verification, sampling, grammars and checkpoints."""
+        compiled = self.draft_ms + self.verify_ms + self.sampling_ms + self.grammar_ms + self.checkpoint_ms
+        return max(0.0, self.decode_ms - compiled)
 
     @property
     def overhead(self) -> float:
