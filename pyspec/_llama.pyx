@@ -51,6 +51,7 @@ from pyspec.errors import (
 )
 from pyspec.gguf_header import read_gguf
 from pyspec.machine import default_threads, total_memory
+from pyspec.state_pools import with_pools
 
 include "binding/checks.pxi"
 include "binding/library.pxi"

@@ -1,7 +1,7 @@
 # Saved states. libllama's bytes come in an envelope of ours: libllama trusts what it restores, and a damaged
 # or foreign state would corrupt the memory or end the process.
 #
-#   magic "PSTA", format, kind, reserved      4 bytes, u8, u8, u16
+#   magic "PSTA", format, kind, pools          4 bytes, u8, u8, u16
 #   flags, model fingerprint, sequence         u32, u32, i32
 #   serial number (on-device saves), tokens    u64, u32
 #   length of what follows, its CRC-32         u64, u32
@@ -29,6 +29,13 @@ cdef uint32_t state_flags(bint partial_only, bint on_device):
         LLAMA_STATE_SEQ_FLAGS_ON_DEVICE if on_device else 0)
 
 
+cdef int n_pools(Context context):
+    """Pools of cells that libllama writes the attention memory of a sequence for, one by one; 0: there are none."""
+    if context.handle.ptr == NULL or llama_model_is_recurrent(context.handle.ptr):
+        return 0
+    return 1 if context.kv_unified else context.n_seq_max
+
+
 cdef bytes new_envelope(size_t n_bytes, uint8_t ** out):
     """Uninitialised bytes for a header and `n_bytes`, which start at `out`."""
     envelope = PyBytes_FromStringAndSize(NULL, <size_t> STATE_HEADER.size + n_bytes)
@@ -42,7 +49,7 @@ cdef int seal(
 ) except -1:
     """Write the header, once all the rest is there."""
     body = memoryview(envelope)[STATE_HEADER.size:]
-    fields = (STATE_MAGIC, STATE_FORMAT, kind, 0, flags, fingerprint(context), seq, serial, n_tokens, len(body),
+    fields = (STATE_MAGIC, STATE_FORMAT, kind, n_pools(context), flags, fingerprint(context), seq, serial, n_tokens, len(body),
               zlib.crc32(body))
     header = STATE_HEADER.pack(*fields, zlib.crc32(STATE_FIELDS.pack(*fields)))
     memcpy(PyBytes_AS_STRING(envelope), PyBytes_AS_STRING(header), STATE_HEADER.size)
@@ -50,7 +57,7 @@ cdef int seal(
 
 
 cdef tuple unseal(Context context, object data, int kind, uint32_t flags):
-    """Check an envelope; returns sequence, serial number, tokens and libllama's bytes (both as
+    """Check an envelope; returns sequence, serial number, number of pools, tokens and libllama's bytes (both as
     memoryviews).
     """
     try:
@@ -60,7 +67,7 @@ cdef tuple unseal(Context context, object data, int kind, uint32_t flags):
     if len(view) < STATE_HEADER.size:
         raise StateError(f"the state is truncated: it has {len(view)} bytes")
     *fields, header_crc = STATE_HEADER.unpack_from(view)
-    magic, form, its_kind, _, its_flags, its_model, seq, serial, n_tokens, length, crc = fields
+    magic, form, its_kind, its_pools, its_flags, its_model, seq, serial, n_tokens, length, crc = fields
     body = view[STATE_HEADER.size:]
     if magic != STATE_MAGIC or form != STATE_FORMAT:
         raise StateError("this is not a saved state, or one of another version of pyspec")
@@ -77,7 +84,7 @@ cdef tuple unseal(Context context, object data, int kind, uint32_t flags):
         raise StateError("the state was saved with other flags (partial_only, on_device)")
     if its_model != fingerprint(context):
         raise StateError("the state belongs to another model")
-    return seq, serial, body[:n_tokens * 4], body[n_tokens * 4:]
+    return seq, serial, its_pools, body[:n_tokens * 4], body[n_tokens * 4:]
 
 
 cdef size_t seq_state_size(Context context, object seq, bint partial_only, bint on_device) except? 0:
@@ -134,12 +141,14 @@ cdef object seq_state_set(Context context, object data, object seq, bint partial
     cdef const uint8_t[::1] payload
     cdef const uint8_t * buffer
     cdef size_t size, read = 0
-    source, serial, tokens, body = unseal(context, data, STATE_OF_SEQUENCE, flags)
+    source, serial, its_pools, tokens, body = unseal(context, data, STATE_OF_SEQUENCE, flags)
     if on_device and context.device_saves.get(source) != serial:
         raise StateError(
             "the state is outdated: its tensors stayed on the device and were replaced by a later save of "
             f"sequence {source}, or they belong to another context"
         )
+    if its_pools != n_pools(context) and not flags:
+        body = with_pools(bytes(body), n_pools(context), hybrid=llama_model_is_hybrid(context.handle.ptr))
     payload = body
     buffer, size = &payload[0], payload.shape[0]
     context.enter(True)
@@ -208,7 +217,7 @@ cdef object whole_state_set(Context context, object data):
     cdef const uint8_t[::1] payload
     cdef const uint8_t * buffer
     cdef size_t size, read = 0
-    _, _, _, body = unseal(context, data, STATE_OF_ALL, 0)
+    _, _, _, _, body = unseal(context, data, STATE_OF_ALL, 0)
     payload = body
     buffer, size = &payload[0], payload.shape[0]
     context.enter(True)

@@ -87,8 +87,8 @@ def open_target(
 ) -> Loaded:
     """The target's context: room for n_ctx tokens a slot, and for the rows a round verifies, not for n_batch rows.
 
-    All slots share one pool of cells: rows of several sequences, as many as each of them has, are then computed
-    together, where pools of their own would have them computed in one piece for each length.
+    Each slot has a pool of cells of its own, so that its text begins at the first cell as it does alone: attention adds
+    up by cells, and in another order it rounds differently. With n_cells they share one pool.
     """
     if n_batch < n_slots:
         raise InvalidRequest(
@@ -102,7 +102,7 @@ def open_target(
         n_batch=n_batch,
         n_outputs_max=n_outputs,
         n_rs_seq=max(0, min(n_draft_max, config["n_ubatch"] - 2)) if n_slots == 1 else 0,  # see Decoder's "snapshots"
-        kv_unified=n_slots > 1,
+        kv_unified=n_slots > 1 and n_cells is not None,
         **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
     )
     return Loaded(model, context, _describe(model, context, n_ctx, config))
@@ -153,7 +153,7 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             n_seq_max=n_slots,
             n_batch=max(options.n_batch, n_slots),
             n_outputs_max=n_slots,
-            kv_unified=n_slots > 1,
+            kv_unified=n_slots > 1,  # drafts may be rounded as they like, and sequences read different lengths at once
             **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
         )
         loaded = Loaded(model, context, _describe(model, context, n_ctx, config))

@@ -140,6 +140,7 @@ class Slots:
         self._decoder = decoder
         self._reuse = reuse
         self._rewind = rewind
+        self._n_slots = n_slots
         self._free = list(range(n_slots))  # the least recently used first
 
     @property
@@ -149,11 +150,15 @@ class Slots:
     def take(self, prompt: Sequence[int]) -> tuple[int, int]:
         """A free slot for a prompt, holding the longest beginning of it that can be had.
 
+        Where none holds a beginning worth having, it is a neighbour of those that are taken: rows of neighbours are
+        computed together. Among neighbours it is the one with the least to lose.
+
         Returns:
             (slot, how many of the prompt's tokens it holds).
         """
         if not self._reuse:
-            slot = self._free.pop(0)
+            slot = min(self._free, key=self._n_gaps)
+            self._free.remove(slot)
             self._decoder.end(slot)
             return slot, 0
         held = {slot: self._decoder.held(slot) for slot in self._free}
@@ -161,7 +166,8 @@ class Slots:
             slot: usable_prefix(tokens, prompt, self._can_rewind(self._decoder.furthest(slot)))
             for slot, tokens in held.items()
         }
-        slot = max(self._free, key=lambda s: (usable[s], -len(held[s]) if usable[s] == 0 else 0))
+        worth = {slot: n if n >= WORTH_SAVING else 0 for slot, n in usable.items()}
+        slot = min(self._free, key=lambda s: (-worth[s], self._n_gaps(s), -usable[s], len(held[s])))
         self._free.remove(slot)
         saved, n_saved = self.cache.best(prompt, self._can_rewind)
         keep = usable[slot]
@@ -173,6 +179,11 @@ class Slots:
         if fetch and saved is not None:
             keep = n_saved if self._load(slot, saved) else 0
         return slot, self._decoder.retain(slot, keep)
+
+    def _n_gaps(self, slot: int) -> int:
+        """Pieces the taken slots fall into, if this one is taken as well."""
+        taken = [s == slot or s not in self._free for s in range(self._n_slots)]
+        return sum(its and not before for before, its in zip([False, *taken], taken, strict=False))
 
     def give_back(self, slot: int, *, keep: bool) -> None:
         """A request has left its slot; what it wrote stays for one that goes on from there."""

@@ -26,7 +26,7 @@ from typing import Any
 
 from pyspec.speculation.acceptance import PositionRates
 from pyspec.speculation.costs import RowCosts
-from pyspec.speculation.lengths import Candidate, best_lengths
+from pyspec.speculation.lengths import Candidate, best_common_length, best_lengths
 
 # Under which name the draft model's rates are kept.
 MODEL = "draft-simple"
@@ -123,6 +123,8 @@ class LengthController:
     Args:
         n_max: longest draft of the draft model; 0: there is none.
         n_rows_max: rows the target's batch can have.
+        own_pools: sequences have pools of cells of their own: drafts are then computed in one piece with the seeds only
+            where all are of one length, else in a piece besides; prompts always are.
     """
 
     PROBE_SHARE = 0.01
@@ -134,9 +136,10 @@ class LengthController:
     MARGIN = 1.02  # a gain below this is within what costs are known to
     HORIZON = 96.0  # tokens over which the cost of reading up is spread
 
-    def __init__(self, *, n_max: int, n_rows_max: int) -> None:
+    def __init__(self, *, n_max: int, n_rows_max: int, own_pools: bool = False) -> None:
         self.n_max = n_max
         self.n_rows_max = n_rows_max
+        self.own_pools = own_pools
         self.verify = RowCosts()
         self.draft = RowCosts()
         self.calibration = Calibration()
@@ -185,7 +188,7 @@ class LengthController:
             lengths = self._lengths_together(seqs, unread, n_plain, prompt_rows)
         for i, state in enumerate(states):
             chosen = lengths[i] > 0
-            state.probing = not chosen and self._probe(state)
+            state.probing = not chosen and self._probe(state, unread[i])
             if state.probing:
                 lengths[i] = min(2, self.n_max)
             state.idle_rounds = 0 if chosen else state.idle_rounds + 1
@@ -197,10 +200,10 @@ class LengthController:
     def _pays_alone(self, state: SequenceState, unread: int, prompt_rows: int) -> bool:
         """Whether a sequence that has the batch to itself should draft: as its rounds with a draft went lately."""
         history = state.history
-        plain_rate = 1.0 / (self.verify(1 + prompt_rows) + self._overhead_ms)
+        plain_rate = 1.0 / (self._decode_ms(1, prompt_rows) + self._overhead_ms)
         if 1.0 + history.drafted + prompt_rows > self.n_rows_max:
             return False
-        ms = self.verify(round(1 + history.drafted + prompt_rows)) + history.steps * self.draft(1) + self._overhead_ms
+        ms = self._decode_ms(1, prompt_rows, history.drafted) + history.steps * self.draft(1) + self._overhead_ms
         ms += self._reading_ms(unread, history.tokens)
         return history.tokens / ms > plain_rate * (self.HYSTERESIS if state.idle_rounds else self.MARGIN)
 
@@ -208,23 +211,43 @@ class LengthController:
         self, seqs: Sequence[int], unread: Sequence[int], n_plain: int, prompt_rows: int
     ) -> list[int]:
         """Lengths for several that share a batch, by the chance of each position of each."""
-        candidates = [Candidate(self._rates_of(seq, MODEL).rates(self.n_max)) for seq in seqs]
-        choice = best_lengths(
-            candidates,
-            n_plain=n_plain,
-            prompt_rows=prompt_rows,
-            n_rows_max=self.n_rows_max,
-            verify_ms=self.verify,
-            draft_ms=self.draft,
-            overhead_ms=self._overhead_ms,
-        )
+        rates = [self._rates_of(seq, MODEL).rates(self.n_max) for seq in seqs]
         n_all = n_plain + len(seqs)
+        if self.own_pools:
+            choice = best_common_length(
+                rates,
+                n_rows_max=self.n_rows_max - n_plain - prompt_rows,
+                decode_ms=lambda rows: self._decode_ms(n_all, prompt_rows, rows, equal=n_plain == 0),
+                draft_ms=self.draft,
+                n_plain=n_plain,
+                overhead_ms=self._overhead_ms,
+            )
+        else:
+            choice = best_lengths(
+                [Candidate(its) for its in rates],
+                n_plain=n_plain,
+                prompt_rows=prompt_rows,
+                n_rows_max=self.n_rows_max,
+                verify_ms=self.verify,
+                draft_ms=self.draft,
+                overhead_ms=self._overhead_ms,
+            )
         idle = any(self._sequences[seq].idle_rounds for seq in seqs)
-        plain_rate = n_all / (self.verify(n_all + prompt_rows) + self._overhead_ms)
+        plain_rate = n_all / (self._decode_ms(n_all, prompt_rows) + self._overhead_ms)
         reading = sum(self._reading_ms(n, choice.tokens) for n, k in zip(unread, choice.lengths, strict=True) if k)
         if choice.tokens / (choice.ms + reading) <= plain_rate * (self.HYSTERESIS if idle else self.MARGIN):
             return [0] * len(seqs)
         return list(choice.lengths)
+
+    def _decode_ms(self, n_generating: int, prompt_rows: int, drafted: float = 0.0, *, equal: bool = False) -> float:
+        """A target decode for so many sequences and drafted tokens; equal: each has as many of them as the others."""
+        drafted = round(drafted)
+        if not self.own_pools:
+            return self.verify(n_generating + prompt_rows + drafted)
+        ms = self.verify(prompt_rows) if prompt_rows else 0.0
+        if equal or n_generating == 1 or not drafted:
+            return ms + self.verify(n_generating + drafted)
+        return ms + self.verify(n_generating) + self.verify(drafted)
 
     def _reading_ms(self, unread: int, tokens: float) -> float:
         """What it costs a round that the model has to read up first, which is worth it for the tokens to come."""
@@ -246,6 +269,8 @@ class LengthController:
         """
         if all(self._sequences[seq].probing for seq in seqs):
             return self.PROBE_FLOORS
+        if self.own_pools and len(seqs) + n_others > 1:  # drafts of one length are worth more than the right lengths
+            return [0.0] * self.n_max, [0.0] * self.n_max
         load = (len(seqs), n_others, prompt_rows // 16)
         if self._floors_due > 0 and self._floors[0] and load == self._load:
             self._floors_due -= 1
@@ -310,17 +335,18 @@ class LengthController:
             n_plain=n_generating - 1,
             prompt_rows=n_rows - n_generating,
             n_rows_max=self.n_rows_max,
-            verify_ms=self.verify,
+            verify_ms=lambda rows: self._decode_ms(n_generating, n_rows - n_generating, rows - n_rows),
             draft_ms=self.draft,
             overhead_ms=self._overhead_ms,
         )
         kept = choice.lengths[0]
-        plain_rate = n_generating / (self.verify(n_rows) + self._overhead_ms)
+        plain_rate = n_generating / (self._decode_ms(n_generating, n_rows - n_generating) + self._overhead_ms)
         if choice.rate < plain_rate * self.MARGIN:
             kept = 0
         if kept and model_may_draft:
             history = self._sequences[seq].history
-            ms = self.verify(round(n_rows + history.drafted)) + history.steps * self.draft(1) + self._overhead_ms
+            ms = self._decode_ms(n_generating, n_rows - n_generating, history.drafted)
+            ms += history.steps * self.draft(1) + self._overhead_ms
             if (n_generating - 1 + history.tokens) / ms > choice.rate:
                 kept = 0
         idle = self._sequences[seq].idle
@@ -334,14 +360,21 @@ class LengthController:
                 idle[speculator] = (0, min(2 * patience, self.LONGEST_PATIENCE))
                 kept = min(length, 2)
                 self.decisions.probes += 1
-                self.decisions.probe_ms += max(0.0, self.verify(n_rows + kept) - self.verify(n_rows))
+                spent = self._decode_ms(n_generating, n_rows - n_generating, kept)
+                self.decisions.probe_ms += max(0.0, spent - self._decode_ms(n_generating, n_rows - n_generating))
         self.decisions.cut += length - kept
         return kept
 
     # -- measurements --------------------------------------------------------------------------------------------
 
     def observe_round(
-        self, *, rows: int, verify_ms: float, draft_calls: Sequence[tuple[int, float]], total_ms: float
+        self,
+        *,
+        rows: int,
+        verify_ms: float,
+        draft_calls: Sequence[tuple[int, float]],
+        total_ms: float,
+        in_one_piece: bool = True,
     ) -> None:
         """Takes in what a round cost.
 
@@ -349,8 +382,10 @@ class LengthController:
             rows: rows of the target's decode, which took verify_ms.
             draft_calls: (rows, ms) of each decode of the draft model.
             total_ms: the whole round.
+            in_one_piece: the rows were computed together.
         """
-        self.verify.observe(rows, verify_ms)
+        if in_one_piece or not self.own_pools:
+            self.verify.observe(rows, verify_ms)
         spent = verify_ms
         for n, ms in draft_calls:
             self.draft.observe(n, ms)
@@ -407,16 +442,18 @@ class LengthController:
             overhead_ms=self._overhead_ms,
         )
 
-    def _probe(self, state: SequenceState) -> bool:
+    def _probe(self, state: SequenceState, unread: int) -> bool:
         """Whether to draft although it does not pay, to see whether it still does not."""
         if state.idle_rounds < state.patience:
             return False
-        if self.decisions.probe_ms > self.PROBE_SHARE * self._total_ms:
+        reading_ms = self.draft(unread) - self.draft(1) if unread > 2 else 0.0
+        if self.decisions.probe_ms + reading_ms > self.PROBE_SHARE * self._total_ms:
             return False
         if self._optimistic(0.95).lengths[0] == 0 and state.patience < self.LONGEST_PATIENCE:
             # Not even if nearly everything were accepted; unless a cost is remembered wrongly, so look once in a while.
             state.idle_rounds, state.patience = 0, 2 * state.patience
             return False
+        self.decisions.probe_ms += reading_ms
         state.idle_rounds = 0
         state.patience = min(2 * state.patience, self.LONGEST_PATIENCE)
         state.history.weight = min(state.history.weight, 1.5)  # what it shows counts more than what was long ago

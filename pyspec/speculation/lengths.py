@@ -92,3 +92,39 @@ def best_lengths(
         if tokens * best.ms > best.tokens * ms:
             best = Choice(tuple(lengths), tokens, ms)
     return best
+
+
+def best_common_length(
+    rates: Sequence[Sequence[float]],
+    *,
+    n_plain: int = 0,
+    n_rows_max: int,
+    decode_ms: Callable[[int], float],
+    draft_ms: Callable[[int], float],
+    overhead_ms: float = 0.0,
+) -> Choice:
+    """The one length for all sequences with the most expected tokens per second, 0 included.
+
+    For where rows are computed together only as far as all sequences have as many.
+
+    Args:
+        rates: for each sequence the chance of each position, given those before it.
+        n_plain: sequences that generate without a draft in the same batch.
+        n_rows_max: rows these sequences can have together.
+        decode_ms: duration of the target's decode by the drafted rows of all.
+        draft_ms: duration of a step of the draft model by the sequences that take part.
+        overhead_ms: what a round costs besides.
+    """
+    n = len(rates)
+    tokens = float(n_plain + n)
+    chances = [1.0] * n
+    best = Choice((0,) * n, tokens, decode_ms(0) + overhead_ms)
+    for length in range(1, 1 + min(map(len, rates), default=0)):
+        if n * (1 + length) > n_rows_max:
+            break
+        chances = [chance * its[length - 1] for chance, its in zip(chances, rates, strict=True)]
+        tokens += sum(chances)
+        ms = decode_ms(n * length) + length * draft_ms(n) + overhead_ms
+        if tokens * best.ms > best.tokens * ms:
+            best = Choice((length,) * n, tokens, ms)
+    return best
