@@ -135,8 +135,10 @@ def test_compare_shows_both_runs_and_says_whether_the_text_is_the_same(
     assert "The texts are identical (48 tokens)." in err
 
 
-def test_compare_draws_one_seed_for_both(pair: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    documents = [run_json(capfd, *pair, "--temp", "0.8", "-n", "24", "--compare") for _ in range(2)]
+def test_compare_draws_one_seed_for_both(smollm2: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With weights whose rows are the same to the bit in any batch: an unknown seed may fall on any border."""
+    both = ["generate", "-m", str(smollm2), "-md", str(smollm2), "-p", "The capital of France is"]
+    documents = [run_json(capfd, *both, "--temp", "0.8", "-n", "24", "--compare") for _ in range(2)]
     for document in documents:
         assert document["seed"] == document["plain"]["seed"]
         assert document["token_ids"] == document["plain"]["token_ids"]

@@ -119,8 +119,8 @@ def test_prompts_longer_than_the_drafts_batch(smollm2: Path, self_engine: Engine
 
 
 def test_a_short_draft_window_moves_on(smollm2: Path, self_engine: Engine) -> None:
-    """256 tokens of draft context in a text of 600: drafting goes on, at the same number of decodes a round."""
-    params = SamplingParams(temperature=0.0, max_tokens=500, ignore_eos=True)
+    """256 tokens of draft context in a text of 500: drafting goes on, at the same number of decodes a round."""
+    params = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
     plain = self_engine.generate(REPEAT, params, n_draft_max=0)
     with Engine(smollm2, speculation=DraftModel(smollm2, n_max=4, n_ctx=256), n_ctx=1024) as engine:
         short = engine.generate(REPEAT, dataclasses.replace(params, max_tokens=100))

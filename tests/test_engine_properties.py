@@ -125,7 +125,7 @@ def same(result: Result, plain: Result) -> None:
 
 
 def test_any_request_returns_what_it_returns_without_drafts(stage: Stage) -> None:
-    @settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(prompt=PROMPTS, shape=SHAPES, luck=st.integers(0, 10**6), n_draft_max=st.sampled_from([1, 2, 5, 16]))
     def requests(prompt: str, shape: dict[str, Any], luck: int, n_draft_max: int) -> None:
         params = SamplingParams(**shape)

@@ -116,7 +116,7 @@ def follows(result: Result, schema: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", SAMPLING)
 def test_every_drafter_leaves_the_text_alone(stage: Stage, name: str) -> None:
-    params = SamplingParams(max_tokens=90, json_schema=PERSON, logprobs=2, **SAMPLING[name])
+    params = SamplingParams(max_tokens=64, json_schema=PERSON, logprobs=2, **SAMPLING[name])
     prompt = stage.engine.tokenize(ASK)
     plain = stage.plain(prompt, params)
     assert follows(plain, PERSON)
@@ -133,15 +133,15 @@ def test_every_drafter_leaves_the_text_alone(stage: Stage, name: str) -> None:
 
 
 def test_texts_end_and_are_valid(stage: Stage) -> None:
-    """Not only as long as nothing goes wrong: ten different ones."""
+    """Not only as long as nothing goes wrong: six different ones."""
     texts = set()
-    for seed in range(10):
+    for seed in range(6):
         params = SamplingParams(max_tokens=160, json_schema=PERSON, temperature=0.9, seed=seed)
         result = stage.plain(ASK, params)
         assert result.finish_reason == "stop"
         assert follows(result, PERSON)
         texts.add(result.text)
-    assert len(texts) > 5
+    assert len(texts) > 3
 
 
 def test_ngrams_of_the_schema_in_the_prompt(smollm2: Path) -> None:
@@ -160,16 +160,16 @@ def test_ngrams_of_the_schema_in_the_prompt(smollm2: Path) -> None:
         assert fast.stats.accepted > 0
 
 
-def test_twenty_tool_calls_with_short_ngrams(smollm2: Path) -> None:
+def test_tool_calls_with_short_ngrams(smollm2: Path) -> None:
     cities = ("Oslo", "Lima", "Cairo", "Perth")
     with Engine(smollm2, speculation=NGramSimple(size_n=2, size_m=8), n_ctx=512, n_slots=2) as engine:
-        for i in range(20):
+        for i in range(8):
             ask = f"Call get_weather for {cities[i % 4]}, {i % 5 + 1} days ahead. Tools: get_weather, get_time."
             prompt = chatml(ask)
             params = SamplingParams(max_tokens=60, json_schema=CALL, temperature=0.5, seed=i)
             fast = engine.generate(prompt, params)
             assert fast.finish_reason == "stop" and follows(fast, CALL)
-            if i % 5 == 0:
+            if i % 4 == 0:
                 assert engine.generate(prompt, params, n_draft_max=0).token_ids == fast.token_ids
         assert engine.stats().drafted > 0
 
