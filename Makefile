@@ -55,7 +55,7 @@ run: build ## fetch SmolLM2 and write text with speculative decoding, compared w
 		--spec-draft-n-max 8 --compare
 
 test: build ## run all tests, the ones on real models included (ARGS="-k name" to choose)
-	$(bin)/python -m pytest $(ARGS)
+	$(bin)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(stamp) ## ruff and mypy
 	$(bin)/ruff check .

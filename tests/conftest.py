@@ -25,6 +25,13 @@ os.environ["PYSPEC_CHECK"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
+# Several processes of pytest-xdist share the machine: each gets processors of its own, and with them fewer threads a
+# decode, which then hardly wait for each other at all.
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    _cpus = sorted(os.sched_getaffinity(0))
+    _which, _n = int(os.environ["PYTEST_XDIST_WORKER"][2:]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.sched_setaffinity(0, _cpus[_which % _n :: _n] or _cpus)
+
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:

@@ -259,9 +259,9 @@ def rss() -> float:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_opening_and_closing_leaves_nothing_behind(smollm2: Path) -> None:
-    """Twenty cycles of open, generate, close, in a process of its own: what is in use stays the same to a few kilobytes,
-    and the last ones are no larger than the third and those behind it. (How much of what was freed the C library has
-    given back varies by some megabytes from one to the next.)"""
+    """Twenty cycles of open, generate, close, in a process of its own: what is in use stays the same, and the last ones
+    are no larger than the third and those behind it. (How much of what was freed the C library has given back varies by
+    some megabytes from one to the next.)"""
     script = f"""
         import ctypes, gc, os
         from pathlib import Path
