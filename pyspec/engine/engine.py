@@ -46,9 +46,9 @@ class Engine:
         speculation: who drafts. A `DraftModel`, an n-gram method (`NGramSimple`, `NGramMapK`, `NGramMapK4V`,
             `NGramMod`, `NGramCache`), `GrammarDrafts`, any object with ``propose(requests)``, a function
             ``tokens -> draft``, or several of them in the order they are asked (the first that has a draft wins the
-            round; at most one draft model). "auto": what a request's grammar forces, then the draft model if one is
-            given, else n-grams of the text itself, with lengths that pay (see draft_length). "none" or None: plain
-            decoding.
+            round; at most one draft model). "auto": what a request's grammar forces, then n-grams of the text
+            itself, then the draft model if one is given, with lengths that pay (see draft_length; with
+            draft_length="fixed" and a draft model: without the n-grams). "none" or None: plain decoding.
         n_slots: requests that run at once. They share the models, one context of each, and every decode; a context
             takes n_slots times the memory of one.
         n_ctx: tokens a request may have, prompt and text together; None: as many as the model was trained with.
@@ -127,7 +127,7 @@ class Engine:
         load_progress: LoadProgress | None = None,
     ) -> None:
         check_callback(load_progress, "load_progress")
-        specs = speculators_from(speculation, draft_model)
+        specs = speculators_from(speculation, draft_model, adaptive=draft_length != "fixed")
         for name, value, low in (
             ("n_slots", n_slots, 1),
             ("n_prompt_rows", n_prompt_rows, 1),

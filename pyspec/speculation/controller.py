@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspec.speculation.acceptance import PositionRates
@@ -66,22 +66,25 @@ class DraftHistory:
         drafted: drafted tokens per round.
         steps: decodes of the draft model per round.
         weight: how many rounds that rests on.
+        catching_up_ms: what its first decode took longer than a step, for the tokens that it had not read yet.
     """
 
     tokens: float
     drafted: float
     steps: float
     weight: float = 0.0
+    catching_up_ms: float = 0.0
 
     FORGET = 0.9
 
-    def observe(self, tokens: int, drafted: int, steps: int) -> None:
+    def observe(self, tokens: int, drafted: int, steps: int, catching_up_ms: float) -> None:
         """Takes in one round; the first few count as a plain mean."""
         self.weight = self.weight * self.FORGET + 1.0
         share = 1.0 / self.weight
         self.tokens += share * (tokens - self.tokens)
         self.drafted += share * (drafted - self.drafted)
         self.steps += share * (steps - self.steps)
+        self.catching_up_ms += share * (catching_up_ms - self.catching_up_ms)
 
 
 @dataclass
@@ -134,6 +137,7 @@ class LengthController:
     PROBE_FLOORS = ([0.0, 0.0, 2.0], [0.0, 2.0])  # a try drafts two tokens, whatever they look like
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
     MARGIN = 1.02  # a gain below this is within what costs are known to
+    LONGEST_LAG = 4  # tokens a draft model that drafts in every round may have to read first; more is a new text
     HORIZON = 96.0  # tokens over which the cost of reading up is spread
 
     def __init__(self, *, n_max: int, n_rows_max: int, own_pools: bool = False) -> None:
@@ -149,6 +153,7 @@ class LengthController:
         self._history: DraftHistory | None = None
         self._overhead_ms = 0.2
         self._total_ms = 0.0
+        self._catching_up_ms = 0.0  # in the last round, for each sequence
         self._floors: tuple[list[float], list[float]] = ([], [])
         self._floors_due = 0
         self._load = (0, 0, 0)  # for which they were computed
@@ -160,7 +165,7 @@ class LengthController:
         """A request starts: it begins with what the requests before it brought."""
         general = self._history or self._guess()
         self._sequences[seq] = SequenceState(
-            DraftHistory(general.tokens, general.drafted, general.steps, min(general.weight, 2.0))
+            replace(general, weight=min(general.weight, 2.0))
         )
 
     def end(self, seq: int) -> None:
@@ -203,7 +208,7 @@ class LengthController:
         plain_rate = 1.0 / (self._decode_ms(1, prompt_rows) + self._overhead_ms)
         if 1.0 + history.drafted + prompt_rows > self.n_rows_max:
             return False
-        ms = self._decode_ms(1, prompt_rows, history.drafted) + history.steps * self.draft(1) + self._overhead_ms
+        ms = self._decode_ms(1, prompt_rows, history.drafted) + self._drafting_ms(history) + self._overhead_ms
         ms += self._reading_ms(unread, history.tokens)
         return history.tokens / ms > plain_rate * (self.HYSTERESIS if state.idle_rounds else self.MARGIN)
 
@@ -235,6 +240,9 @@ class LengthController:
         idle = any(self._sequences[seq].idle_rounds for seq in seqs)
         plain_rate = n_all / (self._decode_ms(n_all, prompt_rows) + self._overhead_ms)
         reading = sum(self._reading_ms(n, choice.tokens) for n, k in zip(unread, choice.lengths, strict=True) if k)
+        reading += sum(
+            self._sequences[seq].history.catching_up_ms for seq, k in zip(seqs, choice.lengths, strict=True) if k
+        )
         if choice.tokens / (choice.ms + reading) <= plain_rate * (self.HYSTERESIS if idle else self.MARGIN):
             return [0] * len(seqs)
         return list(choice.lengths)
@@ -248,6 +256,10 @@ class LengthController:
         if equal or n_generating == 1 or not drafted:
             return ms + self.verify(n_generating + drafted)
         return ms + self.verify(n_generating) + self.verify(drafted)
+
+    def _drafting_ms(self, history: DraftHistory) -> float:
+        """What the draft model takes for one sequence's draft."""
+        return history.steps * self.draft(1) + history.catching_up_ms
 
     def _reading_ms(self, unread: int, tokens: float) -> float:
         """What it costs a round that the model has to read up first, which is worth it for the tokens to come."""
@@ -282,7 +294,8 @@ class LengthController:
         history = self._history or self._guess()
         step = self.draft(n) / n
         plain_rate = (n + n_others) / (self.verify(base) + self._overhead_ms)
-        drafting_ms = self.verify(round(base + n * history.drafted)) + history.steps * n * step + self._overhead_ms
+        drafting_ms = self.verify(round(base + n * history.drafted)) + self._overhead_ms
+        drafting_ms += n * (history.steps * step + history.catching_up_ms)
         rate = plain_rate
         if drafting_ms > 0:
             rate = max(rate, (n_others + n * history.tokens) / drafting_ms)
@@ -346,7 +359,7 @@ class LengthController:
         if kept and model_may_draft:
             history = self._sequences[seq].history
             ms = self._decode_ms(n_generating, n_rows - n_generating, history.drafted)
-            ms += history.steps * self.draft(1) + self._overhead_ms
+            ms += self._drafting_ms(history) + self._overhead_ms
             if (n_generating - 1 + history.tokens) / ms > choice.rate:
                 kept = 0
         idle = self._sequences[seq].idle
@@ -390,6 +403,11 @@ class LengthController:
         for n, ms in draft_calls:
             self.draft.observe(n, ms)
             spent += ms
+        if draft_calls:
+            steps = [rows for rows, _ in draft_calls[1:]]
+            n = max(steps, default=1)  # sequences that draft
+            first = min(draft_calls[0][0], self.LONGEST_LAG * n)
+            self._catching_up_ms = max(0.0, self.draft(first) - self.draft(n)) / n if first > n else 0.0
         self._overhead_ms += 0.05 * (min(max(total_ms - spent, 0.0), 5.0) - self._overhead_ms)
         self._total_ms += total_ms
 
@@ -406,14 +424,15 @@ class LengthController:
         self.calibration.observe(confidences, accepted)
         if confidences:
             self._rates_of(seq, MODEL).observe(len(confidences), accepted)
-        state.history.observe(emitted, len(confidences), steps)
+        state.history.observe(emitted, len(confidences), steps, self._catching_up_ms)
         if self._history is None:
             self._history = self._guess()
-        self._history.observe(emitted, len(confidences), steps)
+        self._history.observe(emitted, len(confidences), steps, self._catching_up_ms)
         if state.probing:
             self.decisions.probes += 1
             plain = emitted * (self.verify(1) + self._overhead_ms)
             spent = self.verify(1 + len(confidences)) + steps * self.draft(1) + self._overhead_ms
+            spent += self._catching_up_ms
             self.decisions.probe_ms += max(0.0, spent - plain)
 
     # -- inside --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from pyspec.errors import InvalidRequest
@@ -24,8 +25,10 @@ AUTO_GRAMMAR = GrammarDrafts()
 DEFAULT_N_MAX = 16
 
 
-def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[str] | None) -> list[SpeculatorSpec]:
-    """The speculators in order, from all the ways to name them."""
+def speculators_from(
+    speculation: Speculation, draft_model: str | os.PathLike[str] | None, *, adaptive: bool = True
+) -> list[SpeculatorSpec]:
+    """The speculators in order, from all the ways to name them; adaptive: drafts are cut to what pays."""
     automatic = isinstance(speculation, str) and speculation == "auto"
     given: list[SpeculatorSpec] = (
         []
@@ -47,7 +50,10 @@ def speculators_from(speculation: Speculation, draft_model: str | os.PathLike[st
                 name="speculation",
                 value=speculation,
             )
-        return [AUTO_GRAMMAR, *(given or [AUTO_NGRAM])]
+        if not given:
+            return [AUTO_GRAMMAR, AUTO_NGRAM]
+        # N-grams cost nothing and win where a text repeats itself; cut to what pays they do no harm elsewhere.
+        return [AUTO_GRAMMAR, replace(AUTO_NGRAM, size_m=AUTO_N_MAX), *given] if adaptive else [AUTO_GRAMMAR, *given]
     several = isinstance(speculation, Sequence)
     specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
     for spec in specs:
