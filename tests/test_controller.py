@@ -400,14 +400,28 @@ def test_free_drafts_are_cut_to_what_pays() -> None:
     machine = Machine(CHEAP, 0.9)
     controller = machine.controller
     dear = Machine(DEAR, 0.9).controller
-    assert controller.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False) > 4
+    assert controller.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False) >= 2
     assert dear.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False) == 0
     assert dear.decisions.cut == 8
     for _ in range(100):
         controller.observe_draft(0, "ngram-mod", 8, 0)
     assert controller.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False) == 0
     # what another speculator's drafts are worth is another matter
-    assert controller.cut(0, "ngram-simple", 8, n_rows=1, model_may_draft=False) > 4
+    assert controller.cut(0, "ngram-simple", 8, n_rows=1, model_may_draft=False) >= 2
+
+
+def test_free_drafts_grow_with_what_is_accepted() -> None:
+    """A text that begins to repeat itself is drafted whole after a few rounds; one that stops costs a few rows."""
+    controller = Machine(CHEAP, 0.9).controller
+    lengths = []
+    for _ in range(5):
+        lengths.append(controller.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False))
+        controller.observe_draft(0, "ngram-mod", lengths[-1], lengths[-1])
+    assert lengths[0] <= 4 and lengths[-1] == 8 and lengths == sorted(lengths)
+    controller.observe_draft(0, "ngram-mod", 8, 1)
+    assert controller.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False) <= 4
+    controller.begin(0)  # another request begins carefully again
+    assert controller.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False) <= 4
 
 
 def test_a_chance_in_a_hundred_is_not_worth_a_row() -> None:
@@ -429,18 +443,39 @@ def test_a_noisy_clock_does_not_make_a_wrong_draft_pay() -> None:
     assert sum(length > 0 for length in machine.run(500)[64:]) < 20
 
 
-def test_free_drafts_are_tried_again() -> None:
+def test_free_drafts_that_are_not_verified_are_learned_from() -> None:
+    """Without a row spent on them: wrong for 400 rounds, then right."""
     controller = Machine(CHEAP, 0.0).controller
-    kept = []
-    for number in range(1500):
+    rows = []
+    at = 0  # of the text, whose tokens are 0, 1, 2, ...
+    for number in range(500):
+        draft = list(range(at, at + 8)) if number >= 400 else [-1] * 8
         length = controller.cut(0, "ngram-mod", 8, n_rows=1, model_may_draft=False)
-        right = length if number >= 400 else 0
+        if length == 0:
+            controller.watch(0, "ngram-mod", draft)
+        accepted = length if number >= 400 else 0
         verify_ms = CHEAP.verify(1 + length)
         controller.observe_round(rows=1 + length, verify_ms=verify_ms, draft_calls=[], total_ms=verify_ms + 0.1)
-        controller.observe_draft(0, "ngram-mod", length, right)
-        kept.append(length)
-    assert sum(length > 0 for length in kept[64:400]) < 12
-    assert sum(length > 0 for length in kept[1300:]) > 190
+        controller.observe_draft(0, "ngram-mod", length, accepted)
+        controller.observe_emitted(0, list(range(at, at + accepted + 1)))
+        at += accepted + 1
+        rows.append(length)
+    assert sum(rows[:400]) < 20 and sum(rows[50:400]) == 0
+    assert min(rows[430:]) > 0 and rows[-1] == 8
+
+
+def test_a_watched_draft_counts_token_by_token() -> None:
+    controller = Machine(DEAR, 0.0).controller
+    known = controller._free(0, "ngram-mod")
+    controller.watch(0, "ngram-mod", [5, 6, 7, 8])
+    controller.watch(0, "ngram-mod", [1, 1, 1])  # the first is not through yet
+    controller.observe_emitted(0, [5])
+    controller.observe_emitted(0, [6, 7, 9, 5])
+    first, _, third, fourth = known.rates.rates(4)
+    assert first > 0.5 and third > 0.5 and fourth < 0.5
+    assert not known.watched and known.longest == 6
+    controller.observe_emitted(0, [5])
+    assert known.rates.rates(4) == [first, _, third, fourth]
 
 
 def test_of_several_sequences_the_most_promising_draft() -> None:

@@ -30,15 +30,18 @@ class PositionRates:
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Takes in one verified draft: `accepted` hits, then a miss if it was not accepted whole."""
-        n = min(drafted, accepted + 1)
-        while len(self._hits) < n:
+        for i in range(min(drafted, accepted + 1)):
+            self.observe_position(i, i < accepted)
+
+    def observe_position(self, position: int, accepted: bool) -> None:
+        """Takes in one token of a draft, those before it accepted."""
+        while len(self._hits) <= position:
             self._hits.append(0.0)
             self._weight.append(0.0)
-        for i in range(n):
-            self._hits[i] = self._hits[i] * self._forget + (i < accepted)
-            self._weight[i] = self._weight[i] * self._forget + 1.0
+        self._hits[position] = self._hits[position] * self._forget + accepted
+        self._weight[position] = self._weight[position] * self._forget + 1.0
         if self._prior is not None:
-            self._prior.observe(drafted, accepted)
+            self._prior.observe_position(position, accepted)
 
     def rates(self, n: int) -> list[float]:
         """Estimates for the positions 1..n."""

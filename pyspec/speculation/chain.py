@@ -142,6 +142,8 @@ class Chain:
                         n_generating=len(drafts),
                         model_may_draft=draft in with_model,
                     )
+                    if kept == 0:
+                        controller.watch(draft.seq, speculator.name, decoder.drafted(draft.seq))
                     decoder.cut(draft.seq, kept)
                     length = kept
                 if length:
@@ -175,6 +177,7 @@ class Chain:
                 )
             elif draft.source is not None:
                 controller.observe_draft(draft.seq, draft.source, verdict.drafted, verdict.accepted)
+            controller.observe_emitted(draft.seq, self._decoder.result(draft.seq)[0])
 
     # -- the draft model -----------------------------------------------------------------------------------------
 

@@ -12,9 +12,12 @@ learned as drafts are verified, turns one into the other. A draft goes on while 
 the row and the step it costs, at the rate the engine makes tokens anyway. That is a list of floors, one per position,
 which the compiled draft loop compares with.
 
-Drafts that cost nothing to make (n-grams, functions) are cut afterwards, by the same account (`lengths.best_lengths`).
-While a sequence does not draft, it tries now and then whether it would pay again, more and more seldom, and only as
-long as all such tries together cost a hundredth of the time.
+Drafts that cost nothing to make (n-grams, functions) are cut afterwards, by the same account (`lengths.best_lengths`),
+and grow from a few tokens with what is accepted. One that is not worth its rows is kept and compared with what the
+target says in the next rounds, so that it costs nothing to learn whether such drafts would pay.
+
+While a sequence does not draft with the model, it tries now and then whether it would pay again, more and more seldom,
+and only as long as all such tries together cost a hundredth of the time.
 """
 
 from __future__ import annotations
@@ -27,9 +30,6 @@ from typing import Any
 from pyspec.speculation.acceptance import PositionRates
 from pyspec.speculation.costs import RowCosts
 from pyspec.speculation.lengths import Candidate, best_common_length, best_lengths
-
-# Under which name the draft model's rates are kept.
-MODEL = "draft-simple"
 
 # Confidence is sorted into so many equal intervals.
 N_BINS = 20
@@ -88,14 +88,58 @@ class DraftHistory:
 
 
 @dataclass
+class FreeDrafts:
+    """What the controller knows of a speculator whose drafts cost nothing, on one request.
+
+    Attributes:
+        rates: how likely its tokens are accepted.
+        longest: its drafts are cut to so many tokens, whatever the rates say.
+        watched: a draft that was not verified, as far as the text has not come yet.
+        n_right: tokens before those that the text has had.
+        debt_ms: what drafts have cost beyond what they brought, as far as it is not paid off; while it is more than a
+            token takes nothing is verified.
+    """
+
+    rates: PositionRates
+    longest: int = 3
+    watched: Sequence[int] = ()
+    n_right: int = 0
+    debt_ms: float = 0.0
+
+    SHORTEST = 3
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Takes in a draft that was verified."""
+        self.rates.observe(drafted, accepted)
+        self.longest = max(self.SHORTEST, 2 * accepted, self.longest if accepted == drafted else 0)
+
+    def watch(self, draft: Sequence[int]) -> None:
+        """Keeps a draft that is not verified, unless there is one already."""
+        if not self.watched:
+            self.watched, self.n_right = tuple(draft), 0
+
+    def compare(self, emitted: Sequence[int]) -> int:
+        """Takes in what the target has said. Returns how many tokens of the watched draft were right."""
+        before = self.n_right
+        for token in emitted:
+            if not self.watched:
+                break
+            right = token == self.watched[0]
+            self.rates.observe_position(self.n_right, right)
+            self.n_right += right
+            self.watched = self.watched[1:] if right else ()
+            if right:
+                self.longest = max(self.longest, 2 * self.n_right)
+        return self.n_right - before
+
+
+@dataclass
 class SequenceState:
     """What the controller knows of one request."""
 
     history: DraftHistory
-    rates: dict[str, PositionRates] = field(default_factory=dict)
-    idle: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # by free speculator: rounds cut to nothing, patience
+    rates: PositionRates
+    free: dict[str, FreeDrafts] = field(default_factory=dict)
     idle_rounds: int = 0
     patience: int = 16
     probing: bool = False
@@ -135,6 +179,8 @@ class LengthController:
     REFRESH = 8  # rounds between two computations of the floors
     LONGEST_PATIENCE = 512  # rounds between two tries
     PROBE_FLOORS = ([0.0, 0.0, 2.0], [0.0, 2.0])  # a try drafts two tokens, whatever they look like
+    FREE_PRIOR = 1.5  # what other requests' free drafts brought counts as so many observations: texts differ
+    FREE_START = 0.5  # how likely a token of a free draft is accepted, before anything is known
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
     MARGIN = 1.02  # a gain below this is within what costs are known to
     LONGEST_LAG = 4  # tokens a draft model that drafts in every round may have to read first; more is a new text
@@ -149,7 +195,8 @@ class LengthController:
         self.calibration = Calibration()
         self.decisions = Decisions()
         self._sequences: dict[int, SequenceState] = {}
-        self._rates: dict[str, PositionRates] = {}
+        self._model_rates = PositionRates(forget=0.97)
+        self._free_rates: dict[str, PositionRates] = {}
         self._history: DraftHistory | None = None
         self._overhead_ms = 0.2
         self._total_ms = 0.0
@@ -165,7 +212,7 @@ class LengthController:
         """A request starts: it begins with what the requests before it brought."""
         general = self._history or self._guess()
         self._sequences[seq] = SequenceState(
-            replace(general, weight=min(general.weight, 2.0))
+            replace(general, weight=min(general.weight, 2.0)), PositionRates(self._model_rates)
         )
 
     def end(self, seq: int) -> None:
@@ -216,7 +263,7 @@ class LengthController:
         self, seqs: Sequence[int], unread: Sequence[int], n_plain: int, prompt_rows: int
     ) -> list[int]:
         """Lengths for several that share a batch, by the chance of each position of each."""
-        rates = [self._rates_of(seq, MODEL).rates(self.n_max) for seq in seqs]
+        rates = [self._sequences[seq].rates.rates(self.n_max) for seq in seqs]
         n_all = n_plain + len(seqs)
         if self.own_pools:
             choice = best_common_length(
@@ -335,7 +382,8 @@ class LengthController:
         model_may_draft: bool,
         n_generating: int = 1,
     ) -> int:
-        """How much of a draft that cost nothing is worth verifying; 0 if another kind of round brings more.
+        """How much of a draft that cost nothing is worth verifying; 0 if another kind of round brings more (then the
+        draft itself is of use: see `watch`).
 
         Args:
             length: tokens it has.
@@ -343,8 +391,9 @@ class LengthController:
             n_generating: sequences that generate in the batch, this one among them.
             model_may_draft: whether the draft model would draft instead.
         """
+        known = self._free(seq, speculator)
         choice = best_lengths(
-            [Candidate(self._rates_of(seq, speculator).rates(length), free=True)],
+            [Candidate(known.rates.rates(min(length, known.longest)), free=True)],
             n_plain=n_generating - 1,
             prompt_rows=n_rows - n_generating,
             n_rows_max=self.n_rows_max,
@@ -354,7 +403,7 @@ class LengthController:
         )
         kept = choice.lengths[0]
         plain_rate = n_generating / (self._decode_ms(n_generating, n_rows - n_generating) + self._overhead_ms)
-        if choice.rate < plain_rate * self.MARGIN:
+        if choice.rate < plain_rate * self.MARGIN or known.debt_ms > self.verify(1):
             kept = 0
         if kept and model_may_draft:
             history = self._sequences[seq].history
@@ -362,21 +411,12 @@ class LengthController:
             ms += self._drafting_ms(history) + self._overhead_ms
             if (n_generating - 1 + history.tokens) / ms > choice.rate:
                 kept = 0
-        idle = self._sequences[seq].idle
-        if kept:
-            idle.pop(speculator, None)
-        else:
-            rounds, patience = idle.get(speculator, (0, 16))
-            if rounds < patience or self.decisions.probe_ms > self.PROBE_SHARE * self._total_ms:
-                idle[speculator] = (rounds + 1, patience)
-            else:
-                idle[speculator] = (0, min(2 * patience, self.LONGEST_PATIENCE))
-                kept = min(length, 2)
-                self.decisions.probes += 1
-                spent = self._decode_ms(n_generating, n_rows - n_generating, kept)
-                self.decisions.probe_ms += max(0.0, spent - self._decode_ms(n_generating, n_rows - n_generating))
         self.decisions.cut += length - kept
         return kept
+
+    def watch(self, seq: int, speculator: str, draft: Sequence[int]) -> None:
+        """Takes a draft that is not verified, to compare it with what the target says next."""
+        self._free(seq, speculator).watch(draft)
 
     # -- measurements --------------------------------------------------------------------------------------------
 
@@ -414,7 +454,19 @@ class LengthController:
     def observe_draft(self, seq: int, speculator: str, drafted: int, accepted: int) -> None:
         """Takes in how a draft that had cost nothing fared."""
         if drafted:
-            self._rates_of(seq, speculator).observe(drafted, accepted)
+            known = self._free(seq, speculator)
+            known.observe(drafted, accepted)
+            lost = self.verify(1 + drafted) - self.verify(1) - accepted * (self.verify(1) + self._overhead_ms)
+            known.debt_ms = max(0.0, known.debt_ms + lost)
+
+    def observe_emitted(self, seq: int, tokens: Sequence[int]) -> None:
+        """Takes in what the target has said, whoever drafted it."""
+        token_ms = self.verify(1)
+        for known in self._sequences[seq].free.values():
+            known.debt_ms = max(0.0, known.debt_ms - self.PROBE_SHARE * token_ms * len(tokens))
+            if known.watched:
+                # What was right would have brought that much, and more or less the next one will.
+                known.debt_ms = max(0.0, known.debt_ms - 0.5 * token_ms * known.compare(tokens))
 
     def observe_model_draft(
         self, seq: int, confidences: Sequence[float], accepted: int, *, steps: int, emitted: int
@@ -423,7 +475,7 @@ class LengthController:
         state = self._sequences[seq]
         self.calibration.observe(confidences, accepted)
         if confidences:
-            self._rates_of(seq, MODEL).observe(len(confidences), accepted)
+            state.rates.observe(len(confidences), accepted)
         state.history.observe(emitted, len(confidences), steps, self._catching_up_ms)
         if self._history is None:
             self._history = self._guess()
@@ -437,13 +489,12 @@ class LengthController:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _rates_of(self, seq: int, speculator: str) -> PositionRates:
-        rates = self._sequences[seq].rates
-        if speculator not in rates:
-            if speculator not in self._rates:
-                self._rates[speculator] = PositionRates(forget=0.97)
-            rates[speculator] = PositionRates(self._rates[speculator])
-        return rates[speculator]
+    def _free(self, seq: int, speculator: str) -> FreeDrafts:
+        free = self._sequences[seq].free
+        if speculator not in free:
+            general = self._free_rates.setdefault(speculator, PositionRates(start=self.FREE_START, forget=0.97))
+            free[speculator] = FreeDrafts(PositionRates(general, prior_weight=self.FREE_PRIOR))
+        return free[speculator]
 
     def _guess(self) -> DraftHistory:
         """Before anything was verified: the best length if seven of ten tokens are accepted."""
