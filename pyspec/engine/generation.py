@@ -150,7 +150,9 @@ class Job:
         self.t_submitted = time.monotonic()
         self.deadline = None if timeout is None else self.t_submitted + timeout
         self.stats = Stats(prompt_tokens=len(prompt))
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        self.ended = threading.Condition(lock)  # apart: who waits for the end need not wake up in every round
         self.cancelled = False
         self.collected = False  # somebody waits for the result: there is nothing to be ahead of
         self.thread: threading.Thread | None = None  # the engine's, once it is queued
@@ -200,6 +202,7 @@ class Job:
                 self.result = outcome
             else:
                 self.error = outcome
+            self.ended.notify_all()
             self._tell()
 
     def finish_unstarted(self) -> None:
@@ -296,13 +299,13 @@ class Generation:
         job = self._job
         deadline = None if timeout is None else time.monotonic() + timeout
         job.collect()
-        with job.changed:
+        with job.ended:
             self._refuse_own_thread()
             while not job.done:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"the request is not done after {timeout} s; it goes on")
-                job.changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+                job.ended.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
         if job.error is not None:
             raise job.error
         assert job.result is not None

@@ -176,7 +176,7 @@ class Run:
         self._emit(tokens, n_accepted, error)
         if self._draft is None:
             return None
-        return Verdict(self._draft, drafted=n_drafted, accepted=n_accepted, emitted=len(tokens))
+        return Verdict(self._draft, drafted=n_drafted, accepted=n_accepted, emitted=tokens)
 
     def _emit(self, tokens: list[int], n_accepted: int, error: str | None) -> None:
         stats = self.job.stats

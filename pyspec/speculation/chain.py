@@ -45,13 +45,13 @@ class Verdict:
     Attributes:
         draft: the draft.
         drafted, accepted: tokens submitted, and accepted.
-        emitted: tokens the sequence emitted.
+        emitted: the tokens that the sequence emitted.
     """
 
     draft: Draft
     drafted: int
     accepted: int
-    emitted: int
+    emitted: Sequence[int]
 
 
 class Chain:
@@ -173,11 +173,13 @@ class Chain:
                     model.confidences_of(draft.seq)[: verdict.drafted],
                     verdict.accepted,
                     steps=model.steps(draft.seq),
-                    emitted=verdict.emitted,
+                    emitted=len(verdict.emitted),
                 )
             elif draft.source is not None:
-                controller.observe_draft(draft.seq, draft.source, verdict.drafted, verdict.accepted)
-            controller.observe_emitted(draft.seq, self._decoder.result(draft.seq)[0])
+                controller.observe_draft(
+                    draft.seq, draft.source, verdict.drafted, verdict.accepted, n_generating=len(verdicts)
+                )
+            controller.observe_emitted(draft.seq, verdict.emitted, n_generating=len(verdicts))
 
     # -- the draft model -----------------------------------------------------------------------------------------
 

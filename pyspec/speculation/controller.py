@@ -234,7 +234,10 @@ class LengthController:
         """
         self.decisions.rounds += 1
         states = [self._sequences[seq] for seq in seqs]
-        if n_plain + len(seqs) == 1:
+        if prompt_rows and max(unread, default=0) > self.LONGEST_LAG:
+            # Drafts look cheap beside a prompt; but soon there is one more that writes, and the reading was for little.
+            lengths = [0] * len(seqs)
+        elif n_plain + len(seqs) == 1:
             lengths = [self.n_max if self._pays_alone(states[0], unread[0], prompt_rows) else 0]
         else:
             lengths = self._lengths_together(seqs, unread, n_plain, prompt_rows)
@@ -307,6 +310,14 @@ class LengthController:
     def _drafting_ms(self, history: DraftHistory) -> float:
         """What the draft model takes for one sequence's draft."""
         return history.steps * self.draft(1) + history.catching_up_ms
+
+    def _token_ms(self, n_generating: int) -> float:
+        """What a token takes where nobody drafts."""
+        return (self._decode_ms(n_generating, 0) + self._overhead_ms) / n_generating
+
+    def _row_ms(self, n_generating: int, drafted: int) -> float:
+        """What so many drafted tokens of one sequence add to a decode."""
+        return self._decode_ms(n_generating, 0, drafted) - self._decode_ms(n_generating, 0)
 
     def _reading_ms(self, unread: int, tokens: float) -> float:
         """What it costs a round that the model has to read up first, which is worth it for the tokens to come."""
@@ -392,6 +403,9 @@ class LengthController:
             model_may_draft: whether the draft model would draft instead.
         """
         known = self._free(seq, speculator)
+        if known.debt_ms > self._token_ms(n_generating):
+            self.decisions.cut += length
+            return 0
         choice = best_lengths(
             [Candidate(known.rates.rates(min(length, known.longest)), free=True)],
             n_plain=n_generating - 1,
@@ -403,7 +417,7 @@ class LengthController:
         )
         kept = choice.lengths[0]
         plain_rate = n_generating / (self._decode_ms(n_generating, n_rows - n_generating) + self._overhead_ms)
-        if choice.rate < plain_rate * self.MARGIN or known.debt_ms > self.verify(1):
+        if choice.rate < plain_rate * self.MARGIN:
             kept = 0
         if kept and model_may_draft:
             history = self._sequences[seq].history
@@ -451,22 +465,25 @@ class LengthController:
         self._overhead_ms += 0.05 * (min(max(total_ms - spent, 0.0), 5.0) - self._overhead_ms)
         self._total_ms += total_ms
 
-    def observe_draft(self, seq: int, speculator: str, drafted: int, accepted: int) -> None:
-        """Takes in how a draft that had cost nothing fared."""
+    def observe_draft(self, seq: int, speculator: str, drafted: int, accepted: int, *, n_generating: int = 1) -> None:
+        """Takes in how a draft that had cost nothing fared, in a batch of so many sequences that generate."""
         if drafted:
             known = self._free(seq, speculator)
             known.observe(drafted, accepted)
-            lost = self.verify(1 + drafted) - self.verify(1) - accepted * (self.verify(1) + self._overhead_ms)
+            lost = self._row_ms(n_generating, drafted) - accepted * self._token_ms(n_generating)
             known.debt_ms = max(0.0, known.debt_ms + lost)
 
-    def observe_emitted(self, seq: int, tokens: Sequence[int]) -> None:
-        """Takes in what the target has said, whoever drafted it."""
-        token_ms = self.verify(1)
+    def observe_emitted(self, seq: int, tokens: Sequence[int], *, n_generating: int = 1) -> None:
+        """Takes in what the target has said, whoever drafted it, in a batch of so many sequences that generate."""
+        if not self._sequences[seq].free:
+            return
+        token_ms = self._token_ms(n_generating)
         for known in self._sequences[seq].free.values():
             known.debt_ms = max(0.0, known.debt_ms - self.PROBE_SHARE * token_ms * len(tokens))
             if known.watched:
                 # What was right would have brought that much, and more or less the next one will.
-                known.debt_ms = max(0.0, known.debt_ms - 0.5 * token_ms * known.compare(tokens))
+                gain_ms = max(0.0, token_ms - self._row_ms(n_generating, known.longest) / known.longest)
+                known.debt_ms = max(0.0, known.debt_ms - gain_ms * known.compare(tokens))
 
     def observe_model_draft(
         self, seq: int, confidences: Sequence[float], accepted: int, *, steps: int, emitted: int

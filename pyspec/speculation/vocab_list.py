@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -87,6 +88,40 @@ def read_list(path: str | os.PathLike[str], *vocabs: Vocab) -> VocabList:
             value=name,
         )
     return VocabList(tuple(ids), header, name)
+
+
+def write_list(path: str | os.PathLike[str], ids: Iterable[int], header: Mapping[str, str]) -> None:
+    """Writes a list, whole or not at all: what was there stays where the disk is full.
+
+    Args:
+        path: the file, which is replaced.
+        ids: one a line, in this order.
+        header: comments at the top, by name.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    name = os.fspath(path)
+    lines = [f"# {key}: {' '.join(value.split())}\n" for key, value in header.items()]
+    folder = os.path.dirname(os.path.abspath(name))
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".vocab-", delete=False, encoding="utf-8") as file:
+        try:
+            file.writelines(lines)
+            file.writelines(f"{token}\n" for token in ids)
+            file.close()
+            os.chmod(file.name, 0o666 & ~_umask())
+            os.replace(file.name, name)
+        except BaseException:
+            file.close()
+            os.unlink(file.name)
+            raise
+
+
+def _umask() -> int:
+    """The process's mask for new files; it can only be asked for by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 def _words(file: IO[str], header: dict[str, str]) -> Iterator[tuple[int, str]]:
