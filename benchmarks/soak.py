@@ -33,11 +33,12 @@ from dataclasses import dataclass
 
 from soak_callers import Caller
 from soak_ledger import PATIENCE_S, Ledger, Parting
-from soak_proof import logit_difference, near_ties
+from soak_proof import near_ties
 from soak_requests import Known, bad_requests, known_requests
 
 from pyspec import Engine
 from pyspec._llama import Model
+from pyspec.bench.lossless import row_difference
 from pyspec.engine.metrics import EngineStats
 from pyspec.models import resolve
 
@@ -193,7 +194,7 @@ def main() -> int:
                     samples.append(sample)
                     progress.update(task, completed=sample.seconds)
         longest = max(((*request.prompt, *request.alone.token_ids) for request in known), key=len)
-        difference = logit_difference(model, longest)
+        difference = row_difference(model, longest)
         ties = track(near_ties(model, known, ledger.partings, 2 * difference), "near ties", len(ledger.partings))
         proven = dict(zip(ledger.partings, ties, strict=True))
 

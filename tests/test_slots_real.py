@@ -92,3 +92,40 @@ def check(request: Request, generation: Generation, alone: Expected) -> None:
     assert (result.text, result.finish_reason, result.stop) == (expected.text, expected.finish_reason, expected.stop)
     if expected.logprobs is not None:
         assert result.logprobs == expected.logprobs
+
+
+def test_a_long_prompt_beside_running_texts(smollm2: Path) -> None:
+    """Prompts are computed apart from the single rows of others, by the kernel that computes them alone: the same
+    log-probabilities to the bit, whichever slot the prompt is in."""
+    text = "The lighthouse keeper walked down to the shore every morning and looked at the sea. "
+    prompts = [chatml(f"Chapter {i}. " + text * 5) for i in range(4)]
+    params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, logprobs=3)
+    options: dict[str, Any] = {"speculation": None, "prefix_reuse": False, "n_ctx": 256}
+    with Engine(smollm2, **options) as engine:
+        expected = [engine.generate(prompt, params) for prompt in prompts]
+        assert all(64 < result.stats.prompt_tokens <= 128 for result in expected)
+    with Engine(smollm2, n_slots=4, **options) as engine:
+        for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
+            streams = []
+            for which in order:
+                streams.append((which, engine.stream(prompts[which], params)))
+                next(streams[-1][1])  # it writes, and the next prompt is read beside it
+            for which, stream in streams:
+                assert stream.result(60).logprobs == expected[which].logprobs
+
+
+def test_running_requests_sit_in_neighbouring_slots(smollm2: Path) -> None:
+    """Rows of neighbours are computed together. Two at a time, in four slots, each leaving when it is done."""
+    rng = random.Random(5)
+    with Engine(smollm2, speculation=None, n_slots=4, n_ctx=256) as engine:
+        running: list[Generation] = []
+        for i in range(12):
+            asked = chatml(f"{i}: {ASKED[i % len(ASKED)]}")
+            running.append(engine.stream(asked, SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)))
+            next(running[-1])
+            busy = [slot for slot, its in enumerate(engine.stats().slots) if its.state != "idle"]
+            assert busy[-1] - busy[0] == len(busy) - 1, busy
+            if len(running) == 2:
+                leaving = running.pop(rng.randrange(2))
+                leaving.cancel()
+                leaving.result(60)

@@ -179,6 +179,7 @@ class LengthController:
     REFRESH = 8  # rounds between two computations of the floors
     LONGEST_PATIENCE = 512  # rounds between two tries
     PROBE_FLOORS = ([0.0, 0.0, 2.0], [0.0, 2.0])  # a try drafts two tokens, whatever they look like
+    WAITING = 0.15  # what a draft computed in a piece besides has to bring more for each sequence that waits for it
     FREE_PRIOR = 1.5  # what other requests' free drafts brought counts as so many observations: texts differ
     FREE_START = 0.5  # how likely a token of a free draft is accepted, before anything is known
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
@@ -417,7 +418,8 @@ class LengthController:
         )
         kept = choice.lengths[0]
         plain_rate = n_generating / (self._decode_ms(n_generating, n_rows - n_generating) + self._overhead_ms)
-        if choice.rate < plain_rate * self.MARGIN:
+        margin = self.MARGIN + (self.WAITING * (n_generating - 1) if self.own_pools else 0.0)
+        if choice.rate < plain_rate * margin:
             kept = 0
         if kept and model_may_draft:
             history = self._sequences[seq].history
