@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -251,43 +250,34 @@ def test_the_interpreter_may_end_in_mid_request(smollm2: Path) -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "leaving", "")
 
 
-def rss() -> float:
-    """Resident memory of this process in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_opening_and_closing_leaves_nothing_behind(smollm2: Path) -> None:
     """Twenty cycles of open, generate, close, in a process of its own: what is in use stays the same, and the last ones
     are no larger than the third and those behind it. (How much of what was freed the C library has given back varies by
     some megabytes from one to the next.)"""
     script = f"""
-        import ctypes, gc, os
+        import gc, os
         from pathlib import Path
         from statistics import median
+        from heap import in_use
         from pyspec import Engine, SamplingParams
-        class Mallinfo(ctypes.Structure):
-            _fields_ = [(f"n{{i}}", ctypes.c_size_t) for i in range(10)]
-        info = getattr(ctypes.CDLL(None), "mallinfo2", None)
-        if info is not None:
-            info.restype = Mallinfo
         def rss():
             return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-        sizes, in_use = [], []
+        sizes, used = [], []
         for _ in range(20):
             with Engine({str(smollm2)!r}, draft_model={str(smollm2)!r}, draft_length="fixed", n_ctx=512) as engine:
                 engine.generate("Once upon a time", SamplingParams(max_tokens=8, temperature=0.0))
             gc.collect()
             sizes.append(rss())
-            if info is not None:
-                its = info()
-                in_use.append((its.n4 + its.n7) / 1e6)  # hblkhd, uordblks
+            used.append(in_use() / 1e6)
         assert median(sizes[-5:]) < median(sizes[2:7]) + 5, sizes
-        assert not in_use or in_use[-1] < in_use[2] + 0.5, in_use
+        assert used[-1] < used[2] + 0.5, used
         print("flat")
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300,
+        cwd=Path(__file__).parent,
+    )  # fmt: skip
     assert done.stdout.strip() == "flat", done.stderr
 
 
