@@ -31,6 +31,9 @@ FIXED = {
     False: ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"],
 }
 
+# Of a report: all but the runs one by one, and what is about files of this machine.
+REPORTED = ("settings", "repetitions", "verdicts", "best_fixed", "figures", "learned")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -55,7 +58,8 @@ def main() -> None:
     with Progress(transient=True) as progress:
         for target, draft in pairs:
             report = measure(args, target, None if draft == "none" else draft, progress)
-            results[f"{target}+{draft}"] = report.to_dict()
+            found = report.to_dict()
+            results[f"{target}+{draft}"] = {name: found[name] for name in REPORTED}
             args.output.parent.mkdir(parents=True, exist_ok=True)
             args.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             auto, best = report.auto, report.best_fixed
