@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from pyspec import Engine, Result, SamplingParams
 from pyspec.speculation import DraftRequest
 
 Script = Callable[[list[int], int], Iterable[int]]
@@ -57,3 +59,22 @@ def mix(k: int, prompt: Sequence[int], continuation: Sequence[int], n_vocab: int
         return [token if i < k else (token + 1) % n_vocab for i, token in enumerate(draft)]
 
     return script
+
+
+class Stage:
+    """An engine with a puppet drafting for it."""
+
+    def __init__(self, engine: Engine, puppet: Puppet) -> None:
+        self.engine = engine
+        self.puppet = puppet
+        self.n_vocab = engine.model.vocab.n_tokens
+
+    def plain(self, prompt: Any, params: SamplingParams) -> Result:
+        return self.engine.generate(prompt, params, n_draft_max=0)
+
+    def scripts(self, prompt: list[int], continuation: tuple[int, ...]) -> dict[str, Script]:
+        return {
+            "right": right(prompt, continuation),
+            "noise": noise(prompt, continuation, self.n_vocab),
+            **{f"mix{k}": mix(k, prompt, continuation, self.n_vocab) for k in (1, 3)},
+        }

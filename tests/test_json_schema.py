@@ -16,6 +16,7 @@ import drafters
 import jsonschema
 import numpy as np
 import pytest
+from drafters import Stage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_models import EOS, FIRST_BYTE, llama
@@ -67,25 +68,6 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "adaptive p": {"seed": 6, "adaptive_target": 0.5, "samplers": ("top_k", "adaptive_p")},
     "bias": {**GREEDY, "logit_bias": {260: -5.0, 28: 2.0}},
 }
-
-
-class Stage:
-    """An engine with a puppet drafting for it."""
-
-    def __init__(self, engine: Engine, puppet: drafters.Puppet) -> None:
-        self.engine = engine
-        self.puppet = puppet
-        self.n_vocab = engine.model.vocab.n_tokens
-
-    def plain(self, prompt: Any, params: SamplingParams) -> Result:
-        return self.engine.generate(prompt, params, n_draft_max=0)
-
-    def scripts(self, prompt: list[int], continuation: tuple[int, ...]) -> dict[str, drafters.Script]:
-        return {
-            "right": drafters.right(prompt, continuation),
-            "noise": drafters.noise(prompt, continuation, self.n_vocab),
-            **{f"mix{k}": drafters.mix(k, prompt, continuation, self.n_vocab) for k in (1, 3)},
-        }
 
 
 @pytest.fixture(scope="module")

@@ -12,28 +12,13 @@ from typing import Any
 
 import drafters
 import pytest
+from drafters import Stage
 
 from pyspec import Engine, SamplingParams
 from pyspec.bench.prompts import prompts_for
 
 PROMPTS = prompts_for(chat=True)
 GREEDY: dict[str, Any] = {"temperature": 0.0}
-
-
-class Stage:
-    """An engine with a puppet drafting for it."""
-
-    def __init__(self, engine: Engine, puppet: drafters.Puppet) -> None:
-        self.engine = engine
-        self.puppet = puppet
-        self.n_vocab = engine.model.vocab.n_tokens
-
-    def scripts(self, prompt: list[int], continuation: tuple[int, ...]) -> dict[str, drafters.Script]:
-        return {
-            "right": drafters.right(prompt, continuation),
-            "noise": drafters.noise(prompt, continuation, self.n_vocab),
-            **{f"mix{k}": drafters.mix(k, prompt, continuation, self.n_vocab) for k in (1, 3)},
-        }
 
 
 @pytest.fixture(scope="module")

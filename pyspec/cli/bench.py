@@ -17,7 +17,7 @@ from pyspec.bench.settings import Defaults, Setting, default_names, read_setting
 from pyspec.bench.tables import tables
 from pyspec.cli import options
 from pyspec.cli.console import Bars, FetchDisplay, error_console, load_progress, output_console, show_log
-from pyspec.cli.parser import Option, Parser, UsageError, add_options, given, with_flag
+from pyspec.cli.parser import Option, Parser, UsageError, add_options, count, given, with_flag
 from pyspec.cli.spec_options import DRAFT_SIMPLE, NGRAM_TYPES
 from pyspec.cli.synthetic import add_synthetic_options, read_synthetic
 from pyspec.engine.loading import load_model
@@ -101,11 +101,11 @@ def _add_bench_options(parser: Parser) -> None:
         "--kinds", type=_names, default=list(KINDS), metavar="KIND,...",
         help=f"kinds of prompts (default: {','.join(KINDS)})")
     group.add_argument(
-        "--prompts", type=_count, metavar="N", help="so many prompts of each kind (default: all three)")
+        "--prompts", type=count, metavar="N", help="so many prompts of each kind (default: all three)")
     group.add_argument(
-        "-n", "--tokens", type=_count, default=128, metavar="N", help="tokens to generate (default: 128)")
+        "-n", "--tokens", type=count, default=128, metavar="N", help="tokens to generate (default: 128)")
     group.add_argument(
-        "--repetitions", type=_count, default=3, metavar="N", help="run everything so many times (default: 3)")
+        "--repetitions", type=count, default=3, metavar="N", help="run everything so many times (default: 3)")
     group.add_argument(
         "--chat", action=argparse.BooleanOptionalAction,
         help="prompts as messages in the model's chat template, or as beginnings of texts (default: messages if "
@@ -232,10 +232,3 @@ def _plan(config: Config, model: Model) -> Plan:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number

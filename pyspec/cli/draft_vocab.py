@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.table import Table
 
@@ -17,6 +18,7 @@ from pyspec._llama import Model
 from pyspec.bench.kinds import prompts_for
 from pyspec.cli.console import Bars, FetchDisplay, error_console, output_console
 from pyspec.cli.parser import Parser, UsageError
+from pyspec.cli.parser import count as positive
 from pyspec.engine import Engine
 from pyspec.errors import InvalidRequest
 from pyspec.gguf_header import read_gguf
@@ -61,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         help="count what the model itself writes: its answers to the prompts of 'pyspec bench', or to each line of the "
         "corpus")
     making.add_argument(
-        "-n", "--tokens", type=_count, default=256, metavar="N",
+        "-n", "--tokens", type=positive, default=256, metavar="N",
         help="with --from-model: tokens of each answer (default: %(default)s)")
     making.add_argument(
         "--temp", "--temperature", dest="temperature", type=float, default=0.8, metavar="N",
@@ -95,15 +97,8 @@ def _add_corpus(parser: Parser, nargs: str) -> None:
         "--field", dest="fields", action="append", metavar="NAME",
         help="field of a line of JSON that holds text, 'a.b' for one inside another; may be repeated (default: text)")
     parser.add_argument(
-        "-t", "--threads", type=_count, metavar="N", help="processes that count (default: one per core)")
+        "-t", "--threads", type=positive, metavar="N", help="processes that count (default: one per core)")
 # fmt: on
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -153,10 +148,8 @@ def _counted(args: argparse.Namespace, path: str, bars: Bars, *, by_source: bool
 
 def _written(args: argparse.Namespace, path: str, bars: Bars) -> Counts:
     """Counts of what the model writes."""
-    import numpy as np
-
     asked = [line for source in find(args.corpus) for line in _lines(source.path)] if args.corpus else None
-    params = SamplingParams(temperature=args.temperature, seed=1, max_tokens=args.tokens)
+    params = SamplingParams(temperature=args.temperature, max_tokens=args.tokens)
     with Engine(path, n_slots=4, n_ctx=2048, prefix_reuse=False) as engine:
         as_chat = engine.model.chat_template() is not None
         prompts = (

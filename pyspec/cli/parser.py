@@ -37,6 +37,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32)
 
 
+def count(text: str) -> int:
+    """A number of things, for argparse: 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
 @dataclass(frozen=True)
 class Option:
     """A flag that sets one field of the library's configuration.
