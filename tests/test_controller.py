@@ -464,6 +464,29 @@ def test_free_drafts_that_are_not_verified_are_learned_from() -> None:
     assert min(rows[430:]) > 0 and rows[-1] == 8
 
 
+def test_many_sequences_do_not_wait_for_the_draft_of_one() -> None:
+    """With pools of their own it would be computed in a piece besides: two share a batch well, streams of four falter."""
+    for n_generating, kept in ((1, True), (2, True), (3, False), (4, False)):
+        controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
+        for rows in range(1, 17):
+            controller.verify.observe(rows, CHEAP.verify(rows))
+            controller.draft.observe(rows, 0.01)
+        for seq in range(n_generating):
+            controller.begin(seq)
+        for _ in range(20):
+            controller.observe_draft(0, "ngram-mod", 8, 8)
+        length = controller.cut(
+            0, "ngram-mod", 8, n_rows=n_generating, n_generating=n_generating, model_may_draft=False
+        )
+        assert (length > 0) is kept, n_generating
+        assert controller.decisions.cut == 8 - length
+        # The draft model's are of one length, and so computed with the others, if all can have one.
+        seqs = list(range(n_generating))
+        assert all(controller.model_lengths(seqs, [1] * n_generating))
+        if n_generating > 2:
+            assert not any(controller.model_lengths(seqs[1:], [1] * (n_generating - 1), n_plain=1))
+
+
 def test_a_watched_draft_counts_token_by_token() -> None:
     controller = Machine(DEAR, 0.0).controller
     known = controller._free(0, "ngram-mod")

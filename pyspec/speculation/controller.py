@@ -179,7 +179,8 @@ class LengthController:
     REFRESH = 8  # rounds between two computations of the floors
     LONGEST_PATIENCE = 512  # rounds between two tries
     PROBE_FLOORS = ([0.0, 0.0, 2.0], [0.0, 2.0])  # a try drafts two tokens, whatever they look like
-    WAITING = 0.15  # what a draft computed in a piece besides has to bring more for each sequence that waits for it
+    WAITING = 0.15  # what a draft computed in a piece besides has to bring more for the sequence that waits for it
+    MOST_WAITING = 1  # sequences that may have to wait for another one's draft; with more, streams would falter
     FREE_PRIOR = 1.5  # what other requests' free drafts brought counts as so many observations: texts differ
     FREE_START = 0.5  # how likely a token of a free draft is accepted, before anything is known
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
@@ -269,6 +270,8 @@ class LengthController:
         """Lengths for several that share a batch, by the chance of each position of each."""
         rates = [self._sequences[seq].rates.rates(self.n_max) for seq in seqs]
         n_all = n_plain + len(seqs)
+        if self.own_pools and (n_plain or prompt_rows) and n_all - 1 > self.MOST_WAITING:
+            return [0] * len(seqs)
         if self.own_pools:
             choice = best_common_length(
                 rates,
@@ -404,7 +407,8 @@ class LengthController:
             model_may_draft: whether the draft model would draft instead.
         """
         known = self._free(seq, speculator)
-        if known.debt_ms > self._token_ms(n_generating):
+        many_wait = self.own_pools and n_generating - 1 > self.MOST_WAITING
+        if many_wait or known.debt_ms > self._token_ms(n_generating):
             self.decisions.cut += length
             return 0
         choice = best_lengths(
