@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ KINDS = {"llama": "cut", "gemma3": "cut", "mamba": "checkpoint", "qwen35": "snap
 # Results that depend on the size of a batch by 1e-5 at most, and no near tie is in reach.
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_ctx": 192, "n_threads": 1}
 BORDER = 2e-3  # of a logit; the memory of the row it is tested with is f16
+
+# Random schedules for each memory, number of slots and share accepted; `PYSPEC_SCHEDULES=10`: 200 for each memory.
+N_SCHEDULES = int(os.environ.get("PYSPEC_SCHEDULES", "1"))
 
 SAMPLING = [
     SamplingParams(temperature=0.0, max_tokens=24),
@@ -81,8 +85,11 @@ def plain(kind: str, tiny: Callable[[str], Path]) -> Iterator[Engine]:
 
 @pytest.mark.parametrize("n_slots", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("accepted", ["all", "some", "none", "any"])
-def test_random_schedules(kind: str, plain: Engine, tiny: Callable[[str], Path], n_slots: int, accepted: str) -> None:
-    rng = random.Random(f"{kind}{n_slots}{accepted}")
+@pytest.mark.parametrize("schedule", range(N_SCHEDULES))
+def test_random_schedules(
+    kind: str, plain: Engine, tiny: Callable[[str], Path], n_slots: int, accepted: str, schedule: int
+) -> None:
+    rng = random.Random(f"{kind}{n_slots}{accepted}{schedule or ''}")
     oracle = Oracle()
     oracle.n_right = {"all": lambda: 6, "some": lambda: 2, "none": lambda: 0, "any": lambda: rng.randrange(7)}[accepted]
     with Engine(
