@@ -465,7 +465,7 @@ def test_free_drafts_that_are_not_verified_are_learned_from() -> None:
 
 
 def test_many_sequences_do_not_wait_for_the_draft_of_one() -> None:
-    """With pools of their own it would be computed in a piece besides: two share a batch well, streams of four falter."""
+    """With pools of their own it would be computed in a piece besides: two share a batch well, four falter."""
     for n_generating, kept in ((1, True), (2, True), (3, False), (4, False)):
         controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
         for rows in range(1, 17):
@@ -485,6 +485,21 @@ def test_many_sequences_do_not_wait_for_the_draft_of_one() -> None:
         assert all(controller.model_lengths(seqs, [1] * n_generating))
         if n_generating > 2:
             assert not any(controller.model_lengths(seqs[1:], [1] * (n_generating - 1), n_plain=1))
+
+
+def test_a_text_is_not_read_up_for_its_last_tokens() -> None:
+    """What the draft model has not read costs as much for few tokens to come as for many."""
+    controller = LengthController(n_max=4, n_rows_max=64)
+    for rows in range(1, 17):
+        controller.verify.observe(rows, CHEAP.verify(rows))
+    for rows, ms in ((1, 1.0), (200, 100.0)):
+        controller.draft.observe(rows, ms)
+    controller.begin(0)
+    for _ in range(20):
+        controller.observe_model_draft(0, [0.9] * 4, 4, steps=4, emitted=5)
+    assert controller.model_lengths([0], [200], left=[1000]) == [4]
+    assert controller.model_lengths([0], [200], left=[8]) == [0]
+    assert controller.model_lengths([0], [1], left=[8]) == [4]
 
 
 def test_a_watched_draft_counts_token_by_token() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,6 +103,13 @@ class Run:
     def waits(self) -> bool:
         """It can't go on before its reader has read something."""
         return self.job.full and not self.job.over(time.monotonic())
+
+    @property
+    def left(self) -> float:
+        """Most tokens it will still write."""
+        limit = self.job.params.max_tokens
+        room = self.setup.n_ctx - self._decoder.n_committed(self.seq) if self.job.n_keep is None else math.inf
+        return room if limit is None else min(room, limit - len(self._tokens))
 
     @property
     def reading(self) -> int:

@@ -162,7 +162,8 @@ class Scheduler:
         try:
             n_prompt_rows = self._plan(runs, drafting)
             writing = [run for run in runs if not run.reading]
-            drafts = self._setup.chain.propose([run.seq for run in writing], prompt_rows=n_prompt_rows)
+            seqs, left = [run.seq for run in writing], [run.left for run in writing]
+            drafts = self._setup.chain.propose(seqs, left=left, prompt_rows=n_prompt_rows)
             for run, draft in zip(writing, drafts, strict=True):
                 run.drafted(draft)
             self._decoder.verify()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ class Draft:
         seq: the sequence.
         budget: most tokens it could have.
         model_budget: most tokens the draft model may propose.
+        left: most tokens that the sequence will still write.
         source: name of the speculator whose draft is verified; None: nobody's.
         asked_model: the draft model was asked for it.
         discarded: by name, tokens of drafts that were shorter than their speculator's n_min.
@@ -31,6 +33,7 @@ class Draft:
     seq: int
     budget: int
     model_budget: int
+    left: float = math.inf
     source: str | None = None
     asked_model: bool = False
     discarded: dict[str, int] = field(default_factory=dict)
@@ -98,10 +101,11 @@ class Chain:
         """Decodes of the draft model the sequence has ever taken part in, and its rows in them."""
         return (0, 0) if self._model is None else self._model.work(seq)
 
-    def propose(self, seqs: Sequence[int], *, prompt_rows: int = 0) -> list[Draft]:
+    def propose(self, seqs: Sequence[int], *, left: Sequence[float], prompt_rows: int = 0) -> list[Draft]:
         """Lets the speculators draft for the sequences that generate this round, all of them planned.
 
         Args:
+            left: most tokens that each will still write.
             prompt_rows: rows of prompts in the same batch.
 
         Returns:
@@ -109,7 +113,8 @@ class Chain:
         """
         decoder, controller = self._decoder, self.controller
         self._with_prompts = prompt_rows > 0
-        drafts = [Draft(seq, budget, budget) for seq, budget in zip(seqs, map(decoder.budget, seqs), strict=True)]
+        budgets = map(decoder.budget, seqs)
+        drafts = [Draft(seq, n, n, its) for seq, n, its in zip(seqs, budgets, left, strict=True)]
         wanting = [draft for draft in drafts if draft.budget > 0]
         if not wanting:
             return drafts
@@ -190,7 +195,8 @@ class Chain:
             return []
         unread = [self._decoder.n_committed(draft.seq) + 1 - model.synced(draft.seq) for draft in wanting]
         seqs = [draft.seq for draft in wanting]
-        lengths = controller.model_lengths(seqs, unread, n_plain=n_plain, prompt_rows=prompt_rows)
+        left = [draft.left for draft in wanting]
+        lengths = controller.model_lengths(seqs, unread, left=left, n_plain=n_plain, prompt_rows=prompt_rows)
         chosen = []
         for draft, length in zip(wanting, lengths, strict=True):
             draft.model_budget = min(draft.budget, length)

@@ -224,25 +224,33 @@ class LengthController:
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def model_lengths(
-        self, seqs: Sequence[int], unread: Sequence[int], *, n_plain: int = 0, prompt_rows: int = 0
+        self,
+        seqs: Sequence[int],
+        unread: Sequence[int],
+        *,
+        left: Sequence[float] | None = None,
+        n_plain: int = 0,
+        prompt_rows: int = 0,
     ) -> list[int]:
         """For each sequence: how long a draft of the model may be this round; 0: the model is not asked.
 
         Args:
             seqs: sequences that could draft with the model.
             unread: tokens of each that the draft model has to read first.
+            left: most tokens that each will still write; None: nothing is known of that.
             n_plain: sequences that generate in the same batch without.
             prompt_rows: prompt rows in the same batch.
         """
         self.decisions.rounds += 1
+        reading = [self._reading_ms(n, math.inf if left is None else left[i]) for i, n in enumerate(unread)]
         states = [self._sequences[seq] for seq in seqs]
         if prompt_rows and max(unread, default=0) > self.LONGEST_LAG:
             # Drafts look cheap beside a prompt; but soon there is one more that writes, and the reading was for little.
             lengths = [0] * len(seqs)
         elif n_plain + len(seqs) == 1:
-            lengths = [self.n_max if self._pays_alone(states[0], unread[0], prompt_rows) else 0]
+            lengths = [self.n_max if self._pays_alone(states[0], reading[0], prompt_rows) else 0]
         else:
-            lengths = self._lengths_together(seqs, unread, n_plain, prompt_rows)
+            lengths = self._lengths_together(seqs, reading, n_plain, prompt_rows)
         for i, state in enumerate(states):
             chosen = lengths[i] > 0
             state.probing = not chosen and self._probe(state, unread[i])
@@ -254,18 +262,18 @@ class LengthController:
         self.decisions.plain += not any(lengths)
         return lengths
 
-    def _pays_alone(self, state: SequenceState, unread: int, prompt_rows: int) -> bool:
+    def _pays_alone(self, state: SequenceState, reading_ms: float, prompt_rows: int) -> bool:
         """Whether a sequence that has the batch to itself should draft: as its rounds with a draft went lately."""
         history = state.history
         plain_rate = 1.0 / (self._decode_ms(1, prompt_rows) + self._overhead_ms)
         if 1.0 + history.drafted + prompt_rows > self.n_rows_max:
             return False
         ms = self._decode_ms(1, prompt_rows, history.drafted) + self._drafting_ms(history) + self._overhead_ms
-        ms += self._reading_ms(unread, history.tokens)
+        ms += reading_ms * history.tokens
         return history.tokens / ms > plain_rate * (self.HYSTERESIS if state.idle_rounds else self.MARGIN)
 
     def _lengths_together(
-        self, seqs: Sequence[int], unread: Sequence[int], n_plain: int, prompt_rows: int
+        self, seqs: Sequence[int], reading_ms: Sequence[float], n_plain: int, prompt_rows: int
     ) -> list[int]:
         """Lengths for several that share a batch, by the chance of each position of each."""
         rates = [self._sequences[seq].rates.rates(self.n_max) for seq in seqs]
@@ -293,11 +301,15 @@ class LengthController:
             )
         idle = any(self._sequences[seq].idle_rounds for seq in seqs)
         plain_rate = n_all / (self._decode_ms(n_all, prompt_rows) + self._overhead_ms)
-        reading = sum(self._reading_ms(n, choice.tokens) for n, k in zip(unread, choice.lengths, strict=True) if k)
-        reading += sum(
-            self._sequences[seq].history.catching_up_ms for seq, k in zip(seqs, choice.lengths, strict=True) if k
+        reading = sum(
+            ms * choice.tokens / n_all + self._sequences[seq].history.catching_up_ms
+            for seq, ms, k in zip(seqs, reading_ms, choice.lengths, strict=True)
+            if k
         )
-        if choice.tokens / (choice.ms + reading) <= plain_rate * (self.HYSTERESIS if idle else self.MARGIN):
+        margin = self.HYSTERESIS if idle else self.MARGIN
+        if self.own_pools:  # rounds get longer, and all of these streams less steady
+            margin = max(margin, 1.0 + self.WAITING)
+        if choice.tokens / (choice.ms + reading) <= plain_rate * margin:
             return [0] * len(seqs)
         return list(choice.lengths)
 
@@ -323,9 +335,9 @@ class LengthController:
         """What so many drafted tokens of one sequence add to a decode."""
         return self._decode_ms(n_generating, 0, drafted) - self._decode_ms(n_generating, 0)
 
-    def _reading_ms(self, unread: int, tokens: float) -> float:
-        """What it costs a round that the model has to read up first, which is worth it for the tokens to come."""
-        return (self.draft(unread) - self.draft(1)) * tokens / self.HORIZON if unread > 2 else 0.0
+    def _reading_ms(self, unread: int, left: float) -> float:
+        """What it costs each token to come that the model has to read up first."""
+        return (self.draft(unread) - self.draft(1)) / max(1.0, min(left, self.HORIZON)) if unread > 2 else 0.0
 
     def floors(
         self, seqs: Sequence[int], *, n_others: int = 0, prompt_rows: int = 0
