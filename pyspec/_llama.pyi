@@ -1,6 +1,7 @@
 """The binding: libllama as Python objects, one C call a method, under the C names; see _llama.pyx."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
@@ -49,6 +50,9 @@ def supports_mlock() -> bool:
 
 def trim_memory() -> None:
     """Give memory that was freed, and that the C library kept, back to the system (glibc; nothing elsewhere)."""
+
+def giving_memory_back() -> AbstractContextManager[None]:
+    """A context in which freed memory goes back to the system as soon as it can (glibc; nothing elsewhere)."""
 
 def release_threads() -> bool:
     """End the helpers the calling thread keeps from its last computation (OpenMP's, of GCC); others then wait faster.

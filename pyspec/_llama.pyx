@@ -22,6 +22,7 @@ from libcpp.vector cimport vector
 from pyspec.libllama cimport *
 
 import atexit
+import contextlib
 import logging
 import math
 import operator

@@ -175,12 +175,25 @@ def supports_mlock() -> bool:
 
 cdef extern from "trim.hpp" namespace "pyspec" nogil:
     void c_trim_memory "pyspec::trim_memory"() noexcept
+    void begin_giving_back "pyspec::GivingBack::begin"() noexcept
+    void end_giving_back "pyspec::GivingBack::end"() noexcept
 
 
 def trim_memory() -> None:
     """Give memory that was freed, and that the C library kept, back to the system (glibc; nothing elsewhere)."""
     with nogil:
         c_trim_memory()
+
+
+@contextlib.contextmanager
+def giving_memory_back():
+    """A context in which freed memory goes back to the system as soon as it can (glibc; nothing elsewhere)."""
+    begin_giving_back()
+    try:
+        yield
+    finally:
+        trim_memory()
+        end_giving_back()
 
 
 cdef extern from "threads.hpp" namespace "pyspec" nogil:

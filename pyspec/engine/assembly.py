@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
-from pyspec._llama import Context, Model, trim_memory
+from pyspec._llama import Context, Model, giving_memory_back
 from pyspec._speculator import CompiledSpeculator
 from pyspec.engine.config import DraftVocabConfig, EngineConfig
 from pyspec.engine.loading import (
@@ -266,12 +266,12 @@ def try_head(runner: DraftRunner, *, only_if_it_pays: bool) -> str | None:
 
 def _release(opened: list[Loaded], owned: list[Model]) -> None:
     """Closes contexts, draft before target, and the models the engine loaded itself."""
-    for loaded in reversed(opened):
-        if loaded.head is not None:
-            loaded.head.close()
-        loaded.context.close()
-    for model in owned:
-        model.close()
-    opened.clear()
-    owned.clear()
-    trim_memory()
+    with giving_memory_back():
+        for loaded in reversed(opened):
+            if loaded.head is not None:
+                loaded.head.close()
+            loaded.context.close()
+        for model in owned:
+            model.close()
+        opened.clear()
+        owned.clear()
