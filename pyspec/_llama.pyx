@@ -53,6 +53,7 @@ from pyspec.errors import (
 from pyspec.gguf_header import read_gguf
 from pyspec.machine import default_threads, total_memory
 from pyspec.state_pools import with_pools
+from pyspec.whole_file import whole_file
 
 include "binding/checks.pxi"
 include "binding/library.pxi"

@@ -242,15 +242,8 @@ cdef size_t seq_state_save(Context context, object path, object seq, object toke
     as_tokens("tokens", tokens, context.n_vocab, ids)
     name = os.fsdecode(as_path("path", path))
     data = seq_state_get(context, seq, False, False, ids)
-    folder = os.path.dirname(os.path.abspath(name))
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".state-", delete=False) as file:
-        try:
-            file.write(data)
-            file.close()
-            os.replace(file.name, name)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    with whole_file(name) as file:
+        file.write(data)
     return len(data)
 
 

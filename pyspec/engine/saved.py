@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-import tempfile
 import zlib
 from array import array
 from typing import TYPE_CHECKING, Any
 
 from pyspec.engine.prefixes import Saved
 from pyspec.errors import StateError
+from pyspec.whole_file import whole_file
 
 if TYPE_CHECKING:
     from pyspec._llama import Model
@@ -60,16 +60,9 @@ def write(path: str | os.PathLike[str], saved: Saved, model: dict[str, Any]) -> 
     data = b"".join(
         (_START.pack(MAGIC, VERSION, len(header)), header, array("i", saved.tokens).tobytes(), *parts)
     )
-    folder = os.path.dirname(os.path.abspath(os.fspath(path)))
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".prefix-", delete=False) as file:
-        try:
-            file.write(data)
-            file.write(_CRC.pack(zlib.crc32(data)))
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    with whole_file(path) as file:
+        file.write(data)
+        file.write(_CRC.pack(zlib.crc32(data)))
     return len(data) + _CRC.size
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from pyspec.errors import InvalidRequest
+from pyspec.whole_file import whole_file
 
 if TYPE_CHECKING:
     from pyspec._llama import Vocab
@@ -101,27 +101,9 @@ def write_list(path: str | os.PathLike[str], ids: Iterable[int], header: Mapping
     Raises:
         OSError: it can't be written.
     """
-    name = os.fspath(path)
-    lines = [f"# {key}: {' '.join(value.split())}\n" for key, value in header.items()]
-    folder = os.path.dirname(os.path.abspath(name))
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".vocab-", delete=False, encoding="utf-8") as file:
-        try:
-            file.writelines(lines)
-            file.writelines(f"{token}\n" for token in ids)
-            file.close()
-            os.chmod(file.name, 0o666 & ~_umask())
-            os.replace(file.name, name)
-        except BaseException:
-            file.close()
-            os.unlink(file.name)
-            raise
-
-
-def _umask() -> int:
-    """The process's mask for new files; it can only be asked for by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+    with whole_file(path) as file:
+        file.writelines(f"# {key}: {' '.join(value.split())}\n".encode() for key, value in header.items())
+        file.writelines(f"{token}\n".encode() for token in ids)
 
 
 def _words(file: IO[str], header: dict[str, str]) -> Iterator[tuple[int, str]]:
