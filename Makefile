@@ -26,7 +26,7 @@ endef
 export requirements
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build run test lint bench serving example clean
+.PHONY: help venv build run test lint bench serving example lists clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do \
@@ -69,6 +69,9 @@ serving: example ## compare with llama.cpp's server, several requests at once
 
 example: build ## build llama.cpp's own speculative decoding example and its server, for the benchmarks
 	$(bin)/python setup.py -q build_example
+
+lists: build ## make the draft vocabularies that come with the package anew (on Debian; takes half an hour)
+	$(bin)/python recipes/draft_vocab_lists.py
 
 clean: ## remove what was built (not the virtual environment, not fetched sources and models)
 	rm -rf build dist pyspec/lib pyspec/_build_info.py pyspec/*.so *.egg-info

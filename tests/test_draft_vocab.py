@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,8 @@ import pytest
 from pyspec import DraftModel, Engine, InvalidRequest, SamplingParams
 from pyspec._draft_head import DraftHead
 from pyspec._drafting import DraftRunner
-from pyspec._llama import Context, Model
+from pyspec._llama import Context, Model, quantize
+from pyspec.gguf_header import read_gguf
 
 OPTIONS: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off", "n_ctx": 192, "n_threads": 1}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40)
@@ -33,11 +37,29 @@ def test_the_text_is_the_targets(tiny: Callable[[str], Path], draft: str, slots:
         vocab = engine.config.draft_vocab
         assert vocab is not None and vocab.unused_because is None
         assert vocab.n_rows >= len(ids) and vocab.n_slots >= slots
+        assert engine.memory()["draft.head"] == vocab.n_bytes >= 4 * 64 * vocab.n_rows
         generations = [engine.submit(prompt, params) for prompt in PROMPTS for params in (GREEDY, SEEDED)]
         expected = [plain.generate(prompt, params) for prompt in PROMPTS for params in (GREEDY, SEEDED)]
         for generation, alone in zip(generations, expected, strict=True):
             assert generation.result(60).token_ids == alone.token_ids
         assert engine.stats().drafted > 0
+
+
+@pytest.mark.parametrize("n_ids", [1, 10, 64, 100, 192, 255, 256])
+def test_the_text_is_the_targets_with_any_list(tiny: Callable[[str], Path], n_ids: int) -> None:
+    """From one token up to the whole vocabulary, with slots and without, switching back and forth or never."""
+    rng = random.Random(n_ids)
+    with Engine(tiny("llama"), speculation=None, prefix_reuse=False, **OPTIONS) as plain:
+        requests = [(prompt, params) for prompt in PROMPTS for params in (GREEDY, SEEDED)]
+        expected = [plain.generate(*request).token_ids for request in requests]
+    for slots, max_miss in ((0, 1.0), (8, 0.0), (64, 0.1)):
+        ids = rng.sample(range(256), n_ids)
+        draft = DraftModel(tiny("llama"), n_max=5, vocab=ids, vocab_slots=slots, vocab_max_miss=max_miss)
+        with Engine(tiny("llama"), speculation=draft, prefix_reuse=False, **OPTIONS) as engine:
+            vocab = engine.config.draft_vocab
+            assert vocab is not None and (vocab.unused_because is None) == (n_ids + slots <= 192)
+            assert [engine.generate(*request).token_ids for request in requests] == expected
+            assert engine.stats().drafted > 0
 
 
 def test_only_listed_tokens_are_drafted(tiny: Callable[[str], Path]) -> None:
@@ -61,6 +83,30 @@ def test_rows_follow_the_text(tiny: Callable[[str], Path]) -> None:
     assert accepted[1] > accepted[0]
 
 
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k", "q5_k", "q6_k")
+
+
+@pytest.mark.parametrize("tensor_type", TYPES)
+@pytest.mark.parametrize("name", ["llama-wide", "llama-wide-tied"])
+@pytest.mark.parametrize("use_extra_bufts", [False, True])
+def test_the_logits_are_the_whole_heads_for_every_type(
+    tiny: Callable[[str], Path], tmp_path: Path, name: str, tensor_type: str, use_extra_bufts: bool
+) -> None:
+    """To the bit, also where weights are repacked for the processor's matrix kernels."""
+    path = tmp_path / "model.gguf"
+    quantize(tiny(name), path, "q8_0", output_tensor_type=tensor_type, token_embedding_type=tensor_type)
+    tensors = read_gguf(path).tensors
+    head_name = "output.weight" if name == "llama-wide" else "token_embd.weight"
+    assert tensors[head_name].type.lower() == tensor_type and ("output.weight" in tensors) == (name == "llama-wide")
+    rng = random.Random(tensor_type)
+    with Model(path, use_extra_bufts=use_extra_bufts) as model, Context(model, n_ctx=64, n_outputs_max=1) as context:
+        for n_rows in (64, 128, 192):
+            head = DraftHead(context, rng.sample(range(256), n_rows), n_slots=16)
+            n_compared, n_different = head.compare([3, 1, 4, 1, 5])
+            assert n_compared == 5 * (n_rows + 10) and n_different == 0
+            head.close()
+
+
 def test_the_logits_are_the_whole_heads(gemma3: Path) -> None:
     rng = random.Random(1)
     with Model(str(gemma3)) as model, Context(model, n_ctx=64, n_outputs_max=1) as context:
@@ -74,6 +120,45 @@ def test_the_logits_are_the_whole_heads(gemma3: Path) -> None:
         head.close()
         context.decode([2, 3], pos=0)
         assert context.logits(-1).shape == (model.vocab.n_tokens,)
+
+
+WITHOUT_PLANNING = """
+import sys
+from pyspec._draft_head import DraftHead
+from pyspec._drafting import DraftRunner
+from pyspec._llama import Context, Model
+
+with Model(sys.argv[1]) as model, Context(model, n_ctx=256, n_seq_max=3, n_outputs_max=3, n_batch=64,
+                                          kv_unified=True, n_threads=1) as context:
+    head = DraftHead(context, range(0, 256, 2), n_slots=32)
+    runner = DraftRunner(context, 256, head=head)
+    assert len(runner.time_decodes(64, 1, reduced=False)) == 1
+    for i in range(201):
+        assert len(runner.time_decodes((1, 1, 2, 7)[i % 4], 1 + i % 3, reduced=i % 2 == 0)) == 1 + i % 3
+    assert head.counts()["switches"] >= 200, head.counts()
+    assert head.compare([5, 6, 7])[1] == 0
+print("done")
+"""
+
+
+@pytest.mark.parametrize("strictness", ["1", "2"])
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "gemma3"])
+@pytest.mark.parametrize("tensor_type", ["f32", "q4_0"])
+def test_switching_plans_nothing_anew(
+    tiny: Callable[[str], Path], tmp_path: Path, name: str, tensor_type: str, strictness: str
+) -> None:
+    """ggml ends the process when a graph has to be planned anew: in vain (1), or at all (2)."""
+    path = tiny(name)
+    if tensor_type != "f32":
+        path = tmp_path / "model.gguf"
+        quantize(tiny(name), path, tensor_type, pure=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PLANNING, str(path)],
+        env={**os.environ, "GGML_SCHED_DEBUG_REALLOC": strictness},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["done"]), done.stderr
 
 
 def test_the_automatic_list(gemma3: Path, gemma3_f32: Path) -> None:
@@ -91,10 +176,49 @@ def test_the_automatic_list(gemma3: Path, gemma3_f32: Path) -> None:
         assert vocab.n_rows < vocab.n_vocab / 2
 
 
-@pytest.mark.parametrize("ids", [(), (-1,), (256,), (1.5,), "missing.txt"])
-def test_lists_that_are_none(tiny: Callable[[str], Path], ids: Any) -> None:
-    with pytest.raises((InvalidRequest, OSError)):
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ((), "vocab must be 'auto', a file name, token ids or None"),
+        ((-1,), "a token of vocab must be at least 0, not -1"),
+        ((1, 256), "token 256, which the models don't have"),
+        ((1.5,), "a token of vocab must be an integer"),
+        ((True,), "a token of vocab must be an integer"),
+        (("5",), "a token of vocab must be an integer"),
+        (b"5", "vocab must be 'auto', a file name, token ids or None"),
+        ({5: 6}, "vocab must be 'auto', a file name, token ids or None"),
+        ("missing.txt", "missing.txt can't be read: No such file"),
+        (".", r"the draft vocabulary \. can't be read: Is a directory"),
+    ],
+)
+def test_lists_that_are_none(tiny: Callable[[str], Path], ids: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
         Engine(tiny("llama"), speculation=DraftModel(tiny("llama"), vocab=ids), **OPTIONS)
+    assert "vocab" in str(caught.value.name)
+
+
+def test_a_list_with_a_wrong_line_ends_the_loading(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("5 6\n7 eight\n", encoding="utf-8")
+    with pytest.raises(InvalidRequest, match=r"words\.txt, line 2: 'eight' is no token id"):
+        Engine(tiny("llama"), speculation=DraftModel(tiny("llama"), vocab=path), **OPTIONS)
+
+
+def test_a_model_whose_head_can_not_be_reduced(
+    tiny: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It drafts from its whole vocabulary, and says why once; nothing is allocated."""
+    speculation = DraftModel(tiny("qwen2-biased"), n_max=4, vocab=range(128), vocab_slots=0)
+    with Engine(tiny("llama"), speculation=speculation, **OPTIONS) as engine:
+        found = engine.config.draft_vocab
+        assert found is not None and found.n_bytes == found.n_rows == 0
+        assert found.unused_because is not None
+        assert "its output head has a bias for each token" in found.unused_because
+        drafted = engine.generate(PROMPTS[0], GREEDY)
+        assert drafted.stats.drafted > 0
+        assert drafted.token_ids == engine.generate(PROMPTS[0], GREEDY, n_draft_max=0).token_ids
+    messages = [record.getMessage() for record in caplog.records if "draft vocabulary" in record.getMessage()]
+    assert len(messages) == 1 and "has a bias" in messages[0]
 
 
 def test_a_list_is_kept_by_its_runner(tiny: Callable[[str], Path]) -> None:

@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,6 +214,83 @@ def test_written_and_read(tmp_path: Path, vocab: Vocab, ids: list[int], header: 
     found = read_list(tmp_path / "list", vocab)
     assert found.ids == tuple(ids)
     assert found.header == {name: " ".join(value.split()) for name, value in header.items()}
+
+
+OTHER = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"5 6\nseven\n", r"line 2: 'seven' is no token id"),
+        (b"# a list\n\n5 # 6\n-1\n", r"line 4: '-1' is no token id"),
+        (b"5\n49151\n49152\n", r"line 3: token 49152 is outside 0\.\.49151"),
+        (b"5\n" + b"9" * 30 + b"\n", r"line 2: token 9{30} is outside"),
+        (b"5\n" + b"9" * 100_000 + b"\n", r"line 2: '9{40}\.\.\.' is no token id"),
+        (b"5 " * 100_000 + b"six", r"line 1: 'six' is no token id"),
+        (b"1.5", r"line 1: '1\.5' is no token id"),
+        (b"1_000", r"line 1: '1_000' is no token id"),
+        (b"0x10", r"line 1: '0x10' is no token id"),
+        ("\u0663".encode(), r"line 1: '\u0663' is no token id"),  # a digit, but none of ours
+        (b"5\n\xff\xfe\0", r"line 2: .* is no token id"),
+        (b"", r"lists no tokens"),
+        (b"# model: nothing\n\n   # 5 6 7\n", r"lists no tokens"),
+        (f"# tokenizer: {OTHER}\n5\n".encode(), r"is for another tokenizer: "),
+        (f"# model: a llama\n# tokenizer: {OTHER}\n5\n".encode(), r"is for another tokenizer \(made for a llama\)"),
+    ],
+    ids=lambda value: value[:12].decode("latin-1").strip() if isinstance(value, bytes) else "",
+)
+def test_files_that_are_no_lists(
+    tmp_path: Path, vocab: Vocab, smollm2: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    """Refused by the reader, and by whoever uses it; messages name the file, and the line if it is one line's."""
+    path = tmp_path / "words.txt"
+    path.write_bytes(content)
+    with pytest.raises(InvalidRequest, match=r"words\.txt.*" + message) as caught:
+        read_list(path, vocab)
+    assert caught.value.name == "vocab"
+    assert main(["draft-vocab", "inspect", "-m", str(smollm2), str(path)]) != 0
+    error = " ".join(capsys.readouterr().err.split())
+    assert "words.txt" in error and "Traceback" not in error
+
+
+def test_ids_that_stand_there_twice(tmp_path: Path, vocab: Vocab) -> None:
+    path = tmp_path / "list"
+    path.write_text("7 5 7\n5 # 8\n\t6 7", encoding="utf-8")
+    assert read_list(path, vocab).ids == (7, 5, 6)
+
+
+HUGE = """
+import resource, sys
+from pyspec import InvalidRequest
+from pyspec._llama import Model
+from pyspec.speculation.vocab_list import read_list
+
+with Model(sys.argv[1], vocab_only=True) as model:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for path in sys.argv[2:]:
+        try:
+            read_list(path, model.vocab)
+        except InvalidRequest as error:
+            print(str(error)[-80:])
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 20e6)
+"""
+
+
+def test_100_megabytes_that_are_no_list(smollm2: Path, tmp_path: Path) -> None:
+    """In one line, in a comment, in a word: neither memory nor time grow with them."""
+    zeros, word, comment = (tmp_path / name for name in ("zeros", "word", "comment"))
+    zeros.touch()
+    os.truncate(zeros, 100_000_000)
+    word.write_bytes(b"5" * 100_000_000)
+    comment.write_bytes(b"# " + b"5" * 100_000_000 + b"\nsix")
+    done = subprocess.run(
+        [sys.executable, "-c", HUGE, str(smollm2), str(zeros), str(word), str(comment)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    messages = done.stdout.splitlines()
+    assert len(messages) == 4 and messages[-1] == "True"
+    assert all("is no token id" in message for message in messages[:3]) and "line 2: 'six'" in messages[2]
 
 
 def test_a_disk_that_is_full_leaves_the_old_list(tmp_path: Path) -> None:

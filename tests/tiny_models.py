@@ -160,6 +160,33 @@ def llama(path: Path, *, seed: int = 1, n_layer: int = 4, head: bool = True, n_v
     w.close()
 
 
+def llama_wide(path: Path, *, head: bool) -> None:
+    """Rows of 256 weights, as K-quants need them."""
+    n = 256
+    w = Writer(path, "llama", 22)
+    w.sizes(1, n_ff=n, n_embd=n)
+    w.test_vocab()
+    w.ends(head=head, n_embd=n)
+    w.norm("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", n=n)
+    for name, n_in, n_out in (("attn_q", n, 64), ("attn_k", n, 32), ("attn_v", n, 32), ("attn_output", 64, n)):
+        w.tensor(f"blk.0.{name}.weight", n_in, n_out)
+    for name in ("ffn_gate", "ffn_up", "ffn_down"):
+        w.tensor(f"blk.0.{name}.weight", n, n)
+    w.close()
+
+
+def qwen2_biased(path: Path) -> None:
+    """Its output head has a bias."""
+    w = Writer(path, "qwen2", 23)
+    w.sizes(2)
+    w.test_vocab()
+    w.ends()
+    w.tensor("output.bias", N_VOCAB)
+    for i in range(2):
+        w.dense_layer(i)
+    w.close()
+
+
 WORDS = """
 ▁ e t a o n i s h r d l u w , . ! ? - ' ▁the ▁a ▁of ▁and ▁to he in er on an re ▁he ▁hello ▁world hello world
 ▁be ▁that ▁it ▁is ▁was ▁for ▁not ▁on ▁with th ▁th ▁w ▁h el lo or ld wor hel ▁o é ü ▁你 好 你 🙂
@@ -415,6 +442,9 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "llama-tied": lambda path: llama(path, seed=20, head=False),
     "llama-draft": lambda path: llama(path, seed=2, n_layer=2, head=False),
     "llama-head32": lambda path: llama(path, seed=21, head_size=32),
+    "qwen2-biased": qwen2_biased,
+    "llama-wide": lambda path: llama_wide(path, head=True),
+    "llama-wide-tied": lambda path: llama_wide(path, head=False),
     "draft-other-size": lambda path: llama(path, seed=2, n_layer=2, n_vocab=N_VOCAB * 3),
     "draft-other-texts": lambda path: llama(path, seed=2, n_layer=2, vocab={"texts": _other_texts}),
     "draft-other-bos": lambda path: llama(path, seed=2, n_layer=2, vocab={"bos": 7}),

@@ -19,7 +19,9 @@ from pyspec.cli.console import FetchDisplay, error_console, output_console, show
 from pyspec.cli.parser import Parser
 from pyspec.errors import UnsupportedModel, VocabMismatch
 from pyspec.gguf_header import GGUFHeader, read_gguf
+from pyspec.speculation.shipped_lists import shipped_list
 from pyspec.speculation.vocab_gate import check_vocabulary
+from pyspec.vocab_lists.inspection import head_bytes
 
 _DESCRIPTION = """\
 Without a model: what this installation was built from and what it can use.
@@ -88,6 +90,7 @@ def describe(path: str, draft: str | None = None) -> dict[str, Any]:
             "sliding_window": header.key("attention.sliding_window"),
             "memory": _memory(model, header),
             "vocab": _vocabulary(model.vocab),
+            "draft_vocabulary": _draft_vocabulary(model.vocab, header),
             "chat_template": model.chat_template(),
             "registered_drafts": _registered_drafts(model.vocab, header.size),
         }
@@ -127,6 +130,15 @@ def _vocabulary(vocab: Vocab) -> dict[str, Any]:
         "eos": vocab.eos,
         "eog": {str(token): vocab.text(token) for token in vocab.eog_tokens},
     }
+
+
+def _draft_vocabulary(vocab: Vocab, header: GGUFHeader) -> dict[str, Any] | None:
+    """The list of tokens worth drafting that comes with the package for this tokenizer, and memory for its head."""
+    shipped = shipped_list(vocab, vocab)
+    if shipped is None:
+        return None
+    n_tokens = len(shipped.tokens.ids)
+    return {"name": shipped.name, "n_tokens": n_tokens, "head_bytes": head_bytes(header, n_tokens)}
 
 
 def _registered_drafts(vocab: Vocab, size: int) -> list[str]:
@@ -185,6 +197,7 @@ def _model_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:
         ("memory", _MEMORY[info["memory"]].format(window=info["sliding_window"])),
         ("vocabulary", f"{vocab['n_tokens']:,} tokens, {vocab['type']}{bos}"),
         ("ends with", ends),
+        ("draft vocabulary", _draft_vocabulary_row(info["draft_vocabulary"])),
         ("chat template", f"yes, {len(template):,} characters (use --chat)" if template else "none"),
         ("registered drafts", ", ".join(info["registered_drafts"]) or "none fits, or is there"),
     ]
@@ -194,6 +207,14 @@ def _model_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:
             verdict = Text(pair["reason"], style="red")
         rows += [("draft", pair["path"]), ("", verdict)]
     return rows
+
+
+def _draft_vocabulary_row(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "no list comes for this tokenizer"
+    size = found["head_bytes"]
+    head = "" if size is None else f"; as a draft its output head takes {size / 1e6:,.1f} MB more"
+    return f"a list of {found['n_tokens']:,} tokens comes for it ({found['name']}){head}"
 
 
 def _build_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -217,7 +217,7 @@ def prepare(assembly: Assembly) -> Assembly:
         why = try_head(runner, only_if_it_pays=vocab.source == "auto")
         if why is not None:
             runner.drop_head()
-            vocab = DraftVocabConfig(vocab.source, vocab.n_vocab, unused_because=why)
+            vocab = DraftVocabConfig(vocab.source, vocab.n_vocab, unused_because=why, shipped=vocab.shipped)
             assembly = replace(assembly, config=replace(assembly.config, draft_vocab=vocab))
     controller = assembly.setup.chain.controller
     if controller is None:

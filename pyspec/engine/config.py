@@ -43,12 +43,14 @@ class DraftVocabConfig:
     """What became of a draft vocabulary.
 
     Attributes:
-        source: the file, "auto", or "ids".
+        source: what was asked for: a file, "auto", or "ids".
         n_vocab: tokens the draft model has.
         n_rows: tokens it chooses from.
         n_slots: of those, how many change with the texts.
         n_bytes: memory of the reduced output head.
         unused_because: why the whole vocabulary drafts nevertheless; None: it doesn't.
+        shipped: the model whose list, of those that come with the package, "auto" has found to fit; None: it took the
+            first tokens in the tokenizer's order, or something else was asked for.
     """
 
     source: str
@@ -57,6 +59,7 @@ class DraftVocabConfig:
     n_slots: int = 0
     n_bytes: int = 0
     unused_because: str | None = None
+    shipped: str | None = None
 
 
 @dataclass(frozen=True)

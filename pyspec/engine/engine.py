@@ -476,8 +476,9 @@ class Engine:
         """Bytes taken by target and draft, by kind: ``{"target.model": ..., "draft.logits": ..., ...}``.
 
         ``model`` are the weights, ``context`` is the cache, ``compute`` intermediate results, and ``logits`` the rows
-        of results that are kept.
+        of results that are kept. With a draft vocabulary there is ``draft.head``, the reduced output head.
         """
+        vocab = self.config.draft_vocab
 
         def look_up() -> dict[str, int]:
             report: dict[str, int] = {}
@@ -485,6 +486,8 @@ class Engine:
                 for kind, size in context.memory_breakdown().items():
                     report[f"{role}.{kind}"] = size
                 report[f"{role}.logits"] = context.n_outputs_max * context.n_vocab * SIZE_OF_LOGIT
+            if vocab is not None and vocab.n_bytes:
+                report["draft.head"] = vocab.n_bytes
             return report
 
         return self._open_worker().ask(look_up)

@@ -172,17 +172,18 @@ def open_head(target: Loaded, draft: Loaded, options: DraftModel) -> Loaded:
     vocab, n_vocab = options.vocab, draft.model.vocab.n_tokens
     assert isinstance(vocab, str | tuple)
     rows = head_rows(vocab, options.vocab_slots, draft.model.vocab, target.model.vocab)
-    source = vocab if isinstance(vocab, str) else "ids"
+    config = DraftVocabConfig(vocab if isinstance(vocab, str) else "ids", n_vocab)
     if rows is None:
         why = f"with its slots it is the whole vocabulary of {n_vocab} tokens, or nearly"
-        return replace(draft, vocab=DraftVocabConfig(source, n_vocab=n_vocab, unused_because=why))
+        return replace(draft, vocab=replace(config, unused_because=why))
+    config = replace(config, shipped=rows.shipped)
     try:
         head = DraftHead(draft.context, rows.ids, n_slots=rows.n_slots, max_miss=options.vocab_max_miss)
     except UnsupportedModel as error:
-        if source != "auto":
+        if vocab != "auto":
             _log.warning("the draft vocabulary is not used: %s", error)
-        return replace(draft, vocab=DraftVocabConfig(source, n_vocab=n_vocab, unused_because=str(error)))
-    config = DraftVocabConfig(source, n_vocab, n_rows=head.n_rows, n_slots=head.n_slots, n_bytes=head.n_bytes)
+        return replace(draft, vocab=replace(config, unused_because=str(error)))
+    config = replace(config, n_rows=head.n_rows, n_slots=head.n_slots, n_bytes=head.n_bytes)
     return replace(draft, head=head, vocab=config)
 
 

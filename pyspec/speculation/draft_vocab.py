@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspec.errors import InvalidRequest
+from pyspec.speculation.shipped_lists import shipped_list
 from pyspec.speculation.vocab_list import read_list
 
 if TYPE_CHECKING:
@@ -36,20 +37,21 @@ class HeadRows:
     Attributes:
         ids: each once; the last n_slots may give way to tokens that turn up in a text.
         n_slots: how many those are.
-        source: where the list comes from: a file, "auto", or "ids".
+        shipped: name of the list that "auto" has found for the model, if one comes with the package.
     """
 
     ids: tuple[int, ...]
     n_slots: int
-    source: str
+    shipped: str | None = None
 
 
 def head_rows(vocab: str | tuple[int, ...], n_slots: int, draft: Vocab, target: Vocab) -> HeadRows | None:
     """The rows of a draft model's head.
 
     Args:
-        vocab: "auto", a file, or token ids.
-        n_slots: rows beside the list that change with the texts.
+        vocab: "auto" (the list that comes with the package for this tokenizer, else the first tokens in its order), a
+            file, or token ids.
+        n_slots: rows that change with the texts: beside a list that was given, and the last ones of "auto"'s.
         draft: the draft model's vocabulary.
         target: the target's.
 
@@ -59,19 +61,26 @@ def head_rows(vocab: str | tuple[int, ...], n_slots: int, draft: Vocab, target: 
     Raises:
         InvalidRequest: the file can't be read or is for another tokenizer, or an id no token has.
     """
-    if vocab == "auto":
-        listed: Iterable[int] = (*special_tokens(draft), *first_characters(draft))
-        source, n_rows = "auto", AUTO_ROWS
+    shipped = shipped_list(draft, target) if vocab == "auto" else None
+    more: Iterable[int] = ()
+    if shipped is not None:
+        kept: Iterable[int] = special_tokens(draft)
+        more = shipped.tokens.ids
+    elif vocab == "auto":
+        kept = (*special_tokens(draft), *first_characters(draft))
     elif isinstance(vocab, str):
-        listed = read_list(vocab, draft, target).ids
-        source, n_rows = vocab, 0
+        kept = read_list(vocab, draft, target).ids
     else:
         for token in vocab:
             if token >= min(draft.n_tokens, target.n_tokens):
                 raise InvalidRequest(f"vocab has token {token}, which the models don't have", name="vocab", value=token)
-        listed, source, n_rows = vocab, "ids", 0
-    ids = dict.fromkeys(listed)
-    n_rows = max(n_rows, len(ids) + n_slots)
+        kept = vocab
+    ids = dict.fromkeys(kept)
+    n_kept = len(ids)
+    ids.update(dict.fromkeys(more))
+    n_rows = max(len(ids), n_kept + n_slots)
+    if vocab == "auto" and shipped is None:
+        n_rows = max(n_rows, AUTO_ROWS)
     n_rows += -n_rows % ROUND_TO
     if n_rows >= draft.n_tokens:
         return None
@@ -81,7 +90,11 @@ def head_rows(vocab: str | tuple[int, ...], n_slots: int, draft: Vocab, target: 
         ids[token] = None
     if len(ids) < n_rows:
         return None
-    return HeadRows(tuple(ids), n_slots if source == "auto" else n_rows - len(dict.fromkeys(listed)), source)
+    return HeadRows(
+        tuple(ids),
+        n_slots if vocab == "auto" else n_rows - n_kept,
+        shipped=None if shipped is None else shipped.name,
+    )
 
 
 def special_tokens(vocab: Vocab, *, placeholders: bool = False) -> list[int]:

@@ -90,6 +90,18 @@ def read_list(path: str | os.PathLike[str], *vocabs: Vocab) -> VocabList:
     return VocabList(tuple(ids), header, name)
 
 
+def read_header(path: str | os.PathLike[str]) -> dict[str, str]:
+    """What the comments at the top of a list say, by name.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    header: dict[str, str] = {}
+    with open(path, encoding="utf-8", errors="replace") as file:
+        next(_words(file, header), None)
+    return header
+
+
 def write_list(path: str | os.PathLike[str], ids: Iterable[int], header: Mapping[str, str]) -> None:
     """Writes a list, whole or not at all: what was there stays where the disk is full.
 

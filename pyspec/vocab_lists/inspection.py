@@ -58,8 +58,7 @@ def inspect(ids: Iterable[int], vocab: Vocab, header: GGUFHeader, counts: Counts
     listed = np.zeros(vocab.n_tokens, bool)
     listed[list(ids)] = True
     n_ids = int(listed.sum())
-    head = header.tensors.get("output.weight") or header.tensors.get("token_embd.weight")
-    n_bytes = None if head is None else head.n_bytes // head.shape[-1] * n_ids
+    n_bytes = head_bytes(header, n_ids)
     if counts is None or not counts.total:
         return Inspection(n_ids, vocab.n_tokens, n_bytes)
     by_token = counts.by_token
@@ -77,6 +76,12 @@ def inspect(ids: Iterable[int], vocab: Vocab, header: GGUFHeader, counts: Counts
         by_script=dict(sorted(by_script.items(), key=lambda item: -item[1][0])),
         missing=tuple((token, int(by_token[token])) for token in missing if not listed[token]),
     )
+
+
+def head_bytes(header: GGUFHeader, n_rows: int) -> int | None:
+    """Memory of an output head with so many rows; None: the file has no output head."""
+    head = header.tensors.get("output.weight") or header.tensors.get("token_embd.weight")
+    return None if head is None else head.n_bytes // head.shape[-1] * n_rows
 
 
 def _covered(counts: Numbers, listed: np.ndarray) -> tuple[int, float]:
