@@ -64,7 +64,7 @@ LISTS = {"gemma3": (16384, False), "smollm2": (16384, True)}
 
 # Of all counts together; the rest are the corpora's.
 SHARE_OF_OWN = 0.2
-SHARE_OF_ORDER = 0.3
+SHARE_OF_ORDER = 0.2
 ZIPF_OFFSET = 1000
 
 MOST = 4_000_000  # characters of a source

@@ -52,10 +52,11 @@ DRAFT_OPTIONS = (
     Option(("--spec-draft-type-v", "-ctvd", "--cache-type-v-draft"), "type_v", str, "TYPE",
            "data type of the draft cache's values (default: {default})"),
     Option(("--spec-draft-vocab",), "vocab", str, "FILE|auto|none",
-           "tokens the draft model chooses from: a file that lists them, or the first ones in the tokenizer's order if "
-           "that is faster here; the text stays the same (default: none, which is all of them)"),
+           "tokens the draft model chooses from: a file that lists them, or the list that comes for its tokenizer "
+           "(else the first ones in its order) if that is faster here; the text stays the same (default: none, all of "
+           "them)"),
     Option(("--spec-draft-vocab-slots",), "vocab_slots", int, "N",
-           "so many more of them follow the texts (default: {default})"),
+           "so many of them follow the texts (default: {default})"),
     Option(("--spec-draft-vocab-max-miss",), "vocab_max_miss", float, "P",
            "draft from all tokens while more than this share of the last 64 could not be drafted (default: {default})"),
 )

@@ -37,10 +37,11 @@ class DraftModel:
         sync: "lazy" evaluates every token once on the draft model. "replay" evaluates every target batch on it
             again, as llama.cpp does: same text, more work. For comparison.
         vocab: tokens the draft model chooses from, so that its output head is smaller and a draft costs less; the text
-            is the target's as ever. A file that lists them (see ``pyspec draft-vocab``), token ids, or "auto": those
-            that come first in the tokenizer's own order, if that makes the head cheaper on this machine. None: all.
-        vocab_slots: so many more tokens change with the texts: what they contain and the list lacks is drafted as
-            well, until others have displaced it.
+            is the target's as ever. A file that lists them (see ``pyspec draft-vocab``), token ids, or "auto": the
+            list that comes with the package for this tokenizer, else the tokens that come first in its own order, if
+            that makes the head cheaper on this machine. None: all.
+        vocab_slots: so many tokens change with the texts: what they contain and the list lacks is drafted as well,
+            until others have displaced it. Beside a list that is given; with "auto" in the place of its rarest ones.
         vocab_max_miss: 0..1. While more than this share of the last 64 tokens could not be drafted, for most of the
             drafting sequences, the draft model uses its whole vocabulary; it returns below half of that.
 
