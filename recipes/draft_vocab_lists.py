@@ -9,8 +9,8 @@ What counts:
   * English prose and code that is free to use, each source alike, whatever its length: Debian packages (PACKAGES),
     fetched with apt-get and taken apart with dpkg-deb; this Python's own library; llama.cpp's source.
   * What the model itself writes: beginnings made from WordNet's common nouns, written on with a temperature.
-  * The order of its vocabulary, in which the tokenizer's training found pieces to be frequent: it knows more texts than
-    these. As if a token's frequency were one over its place (Zipf's law).
+  * Where that helps, the order of its vocabulary, in which the tokenizer's training found pieces to be frequent: it
+    knows more texts than these. As if a token's frequency were one over its place (Zipf's law).
 
 Everything is kept in build/lists/ and made once. The texts that models write depend on the machine in their last bits,
 so a list that is made again is alike, not equal.
@@ -27,6 +27,7 @@ import re
 import subprocess
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +60,24 @@ PACKAGES = {
 }
 NOUNS = "usr/share/wordnet/cntlist.rev"
 
-# name -> size of its list, and whether the model answers or goes on with a text.
-LISTS = {"gemma3": (16384, False), "smollm2": (16384, True)}
+
+@dataclass(frozen=True)
+class Recipe:
+    """Size of a list, whether the model answers or goes on with a text, how much its vocabulary's order counts."""
+
+    size: int
+    chat: bool
+    share_of_order: float
+
+
+# Gemma's order is that of texts in all languages, and says little about English and code.
+LISTS = {"gemma3": Recipe(16384, False, 0.0), "smollm2": Recipe(16384, True, 0.3)}
 
 # Of all counts together; the rest are the corpora's.
 SHARE_OF_OWN = 0.2
-SHARE_OF_ORDER = 0.2
 ZIPF_OFFSET = 1000
 
-MOST = 4_000_000  # characters of a source
+MOST = 2_000_000  # characters of a source
 N_OWN = 1350  # texts a model writes
 
 OPENINGS = (
@@ -222,23 +232,25 @@ def order(vocab: Vocab) -> np.ndarray[Any, np.dtype[np.float64]]:
     return frequencies / frequencies.sum()
 
 
-def make(name: str, size: int, chat: bool, n_texts: int, output: Path) -> None:
+def make(name: str, recipe: Recipe, n_texts: int, output: Path) -> None:
     texts = corpus()
-    own = own_texts(name, chat, n_texts)
+    own = own_texts(name, recipe.chat, n_texts)
     path = models.resolve(name)
-    counted = {source: count(str(path), [Source(str(file))]).by_token for source, file in texts.items()}
+    counted = count(str(path), [Source(str(file)) for file in texts.values()], by_source=True).by_source
     with Model(str(path), vocab_only=True) as model:
         its_own = own_counts(own, model.vocab.n_tokens)
-        each = (1 - SHARE_OF_OWN - SHARE_OF_ORDER) / len(counted)
-        together = SHARE_OF_OWN * its_own / its_own.sum() + SHARE_OF_ORDER * order(model.vocab)
+        each = (1 - SHARE_OF_OWN - recipe.share_of_order) / len(counted)
+        texts_alike = SHARE_OF_OWN * its_own / its_own.sum()
         for counts in counted.values():
-            together = together + each * counts / counts.sum()
-        built = build(np.rint(1e9 * together).astype(np.int64), model.vocab, size=size)
+            texts_alike = texts_alike + each * counts / counts.sum()
+        together = texts_alike + recipe.share_of_order * order(model.vocab)
+        built = build(np.rint(1e9 * together).astype(np.int64), model.vocab, size=recipe.size)
+        built = replace(built, coverage=float(texts_alike[list(built.ids)].sum() / texts_alike.sum()))
         n_tokens = int(its_own.sum()) + sum(int(counts.sum()) for counts in counted.values())
-        names = [*counted, "its own texts", "its vocabulary's order"]
+        names = [*texts, "its own texts", *(["its vocabulary's order"] if recipe.share_of_order else [])]
         facts = header(model.vocab, f"{model.arch}, {model.desc}", corpus=names, n_tokens=n_tokens, built=built)
         write_list(output / f"{name}.txt", built.ids, facts)
-    print(f"{name}: {len(built.ids):,} tokens cover {built.coverage:.2%} of all sources alike")
+    print(f"{name}: {len(built.ids):,} tokens cover {built.coverage:.2%} of the texts")
 
 
 def main() -> None:
@@ -249,8 +261,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=DATA, help="folder of the lists")
     args = parser.parse_args()
     for name in args.models.split(","):
-        size, chat = LISTS[name]
-        make(name, args.size or size, chat, args.texts, args.output)
+        recipe = LISTS[name]
+        make(name, replace(recipe, size=args.size or recipe.size), args.texts, args.output)
 
 
 if __name__ == "__main__":
