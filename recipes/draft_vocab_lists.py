@@ -57,6 +57,7 @@ PACKAGES = {
     "rust-doc": ("usr/share/doc/rust-doc/html/*book*/*.html", "usr/share/doc/rust-doc/html/nomicon/*.html"),
     "python3.11-doc": ("**/*.rst.txt",),
     "perl-doc": ("**/*.pod",),
+    "nodejs-doc": ("**/*.md", "**/*.md.gz"),  # what Markdown looks like
 }
 NOUNS = "usr/share/wordnet/cntlist.rev"
 
@@ -248,7 +249,7 @@ def make(name: str, recipe: Recipe, n_texts: int, output: Path) -> None:
         built = replace(built, coverage=float(texts_alike[list(built.ids)].sum() / texts_alike.sum()))
         n_tokens = int(its_own.sum()) + sum(int(counts.sum()) for counts in counted.values())
         names = [*texts, "its own texts", *(["its vocabulary's order"] if recipe.share_of_order else [])]
-        facts = header(model.vocab, f"{model.arch}, {model.desc}", corpus=names, n_tokens=n_tokens, built=built)
+        facts = header(model.vocab, model.metadata["general.name"], corpus=names, n_tokens=n_tokens, built=built)
         write_list(output / f"{name}.txt", built.ids, facts)
     print(f"{name}: {len(built.ids):,} tokens cover {built.coverage:.2%} of the texts")
 

@@ -48,14 +48,14 @@ def test_what_is_in_it(name: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("file", "least"), [("README.md", 0.95), ("pyspec/engine/engine.py", 0.96)])
-def test_texts_it_was_not_made_from(name: str, path: Path, file: str, least: float) -> None:
+@pytest.mark.parametrize("file", ["README.md", "pyspec/engine/engine.py"])
+def test_texts_it_was_not_made_from(name: str, path: Path, file: str) -> None:
     """English and code of this project."""
     with Model(str(path), vocab_only=True) as model:
         found = shipped_list(model.vocab, model.vocab)
         assert found is not None
         ids, numbers = tally(model.vocab, (ROOT / file).read_text(encoding="utf-8"))
-        assert numbers[np.isin(ids, found.tokens.ids)].sum() / numbers.sum() > least
+        assert numbers[np.isin(ids, found.tokens.ids)].sum() / numbers.sum() > 0.92
 
 
 def test_it_is_found_by_the_tokenizer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import stat
@@ -27,6 +28,7 @@ from pyspec.speculation.draft_vocab import special_tokens
 from pyspec.speculation.vocab_list import VocabList, read_list, tokenizer_hash, write_list
 from pyspec.vocab_lists import Source, build, count, find, inspect, merge, pieces
 from pyspec.vocab_lists import corpus as corpus_module
+from pyspec.vocab_lists.count import parts, tally
 from pyspec.vocab_lists.inspection import script
 
 ENGLISH = "The lighthouse keeper walked down to the shore every morning and looked at the sea.\n" * 40
@@ -143,6 +145,27 @@ def test_counts_are_the_tokenizers(
     assert counts.total == sum(expected.values())
     assert counts.n_characters == len(ENGLISH) + len(CODE) + len(RUSSIAN) == seen[-1]
     assert seen == sorted(seen)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text("ab \n\U0001f642", max_size=200), size=st.integers(1, 30))
+def test_parts_are_the_text(text: str, size: int) -> None:
+    cut = list(parts(text, size))
+    assert "".join(cut) == text
+    assert all(0 < len(part) <= size for part in cut[:-1]) and len(cut[-1]) <= size
+    for part, following in itertools.pairwise(cut):
+        assert part.endswith("\n") or "\n" not in part
+        assert part.endswith("\n") or following.startswith(" ") or " " not in part[1:]
+
+
+def test_long_texts_count_alike_but_for_their_cuts(vocab: Vocab) -> None:
+    text = (CODE + ENGLISH) * 40
+    ids, numbers = tally(vocab, text)
+    whole = Counter(vocab.tokenize(text, add_special=False))
+    found = Counter(dict(zip(ids.tolist(), numbers.tolist(), strict=True)))
+    n_cuts = len(list(parts(text))) - 1
+    assert n_cuts > 20
+    assert (found - whole).total() + (whole - found).total() <= 6 * n_cuts
 
 
 # -- choosing --------------------------------------------------------------------------------------------------------

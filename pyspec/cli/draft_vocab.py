@@ -117,7 +117,7 @@ def _build(args: argparse.Namespace) -> int:
         except InvalidRequest as error:
             raise UsageError(f"--{error.name}: {error}" if error.name != "corpus" else str(error)) from error
         corpus = [os.path.basename(name.rstrip(os.sep)) for name in args.corpus] or ["the model's own answers"]
-        name = f"{model.arch}, {model.desc}"
+        name = model.metadata.get("general.name") or model.arch
         write_list(
             args.output,
             built.ids,

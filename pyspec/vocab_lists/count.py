@@ -20,6 +20,10 @@ from pyspec.vocab_lists.corpus import PIECE, Source, pieces
 # Pieces under way for each process; more would only take memory.
 AHEAD = 3
 
+# Characters that are tokenized together. libllama looks for each of a vocabulary's user-defined tokens (Gemma has
+# thousands) from every place where it has found one to the end of the text, which takes the square of its length.
+TOGETHER = 4096
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -86,9 +90,23 @@ Text = tuple[str, str]  # path, text
 
 
 def tally(vocab: Vocab, text: str) -> Found:
-    """The tokens of a text, and how often each occurs."""
-    ids, numbers = np.unique(np.asarray(vocab.tokenize(text, add_special=False), np.int64), return_counts=True)
+    """The tokens of a text, and how often each occurs. Tokens across the cuts of a long text count as their parts."""
+    tokens = [np.asarray(vocab.tokenize(part, add_special=False), np.int64) for part in parts(text)]
+    ids, numbers = np.unique(np.concatenate(tokens), return_counts=True)
     return ids, numbers.astype(np.int64)
+
+
+def parts(text: str, size: int = TOGETHER) -> Iterator[str]:
+    """A text in parts of up to `size` characters, cut behind lines, else before spaces, else anywhere."""
+    at = 0
+    while len(text) - at > size:
+        end = text.rfind("\n", at, at + size) + 1
+        if end == 0:
+            space = text.rfind(" ", at + 1, at + size)
+            end = space if space > 0 else at + size
+        yield text[at:end]
+        at = end
+    yield text[at:]
 
 
 def _here(vocab: Vocab, texts: Iterable[Text]) -> Iterator[tuple[str, int, Found]]:
