@@ -14,7 +14,8 @@ Greedy. The list is the one that comes with the package (`vocab="auto"`), or --l
     script      a text in a script that the list lacks
     mixed       an English text and one in that script, at once
 
-Prints tables; writes everything it measured as JSON, into what is there already.
+Prints tables; writes everything it measured as JSON, into what is there already. What is there of "speed" is added to,
+so that it may be measured in several goes: each prompt is a whole, with all settings.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -44,6 +45,7 @@ from pyspec.speculation.shipped_lists import shipped_list
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (2, 4, 8)
 STEP_ROWS = (8192, 16384, 32768)
+SETTINGS = ("lengths", "prompts", "repetitions", "tokens", "threads")
 
 
 @dataclass(frozen=True)
@@ -138,18 +140,19 @@ def _rate(drafted: int, accepted: int, rounds: int) -> dict[str, float]:
     return {"drafted": drafted, "accepted": accepted, "rounds": rounds, "rate": round(accepted / drafted, 4)}
 
 
-def speed(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
-    """Tokens per second of every setting, by kind of prompt."""
-    found: dict[str, dict[str, list[float]]] = {}
+def speed(pair: Pair, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Tokens per second of every setting, by kind of prompt; once more after each prompt."""
+    found: dict[str, dict[str, list[float]]] = args.before.get("tokens_per_second", {})
+    now: list[tuple[str, str, float]] = []
 
     def note(setting: str, kind: str, tokens_per_second: float) -> None:
-        found.setdefault(setting, {}).setdefault(kind, []).append(round(tokens_per_second, 2))
+        now.append((setting, kind, round(tokens_per_second, 2)))
 
     def run(opened: Engine, setting: str, kind: str, text: str, n_max: int | None) -> None:
         stats = opened.generate(text, greedy(args.tokens), n_draft_max=n_max).stats
         note(setting, kind, (stats.completion_tokens - 1) / (stats.decode_ms - stats.draft_read_ms) * 1000)
 
-    prompts = prompts_of(pair, ("prose", "chat", "code"), args.prompts)
+    prompts = prompts_of(pair, args.kinds, args.prompts)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prompt.txt"
         for _ in range(args.repetitions):
@@ -170,10 +173,19 @@ def speed(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
                                "--spec-draft-n-max", str(n)]  # fmt: skip
                     ran = run_example(models.resolve(pair.target), file, args.tokens, args.threads, options)
                     note(f"llama.cpp:{n}", kind, ran.n_tokens / ran.generation_s)
+                for setting, its_kind, value in now:
+                    found.setdefault(setting, {}).setdefault(its_kind, []).append(value)
+                now.clear()
+                yield summary_of(found)
+
+
+def summary_of(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    """Of every kind of setting the best over all prompts, and how the list's compares."""
     overall = {name: _over(by_kind.values()) for name, by_kind in found.items()}
     best = {
         who: max((name for name in overall if name.startswith(who)), key=lambda name: overall[name])
-        for who in ("plain", "whole", "list", *([] if args.no_llama_cpp else ["llama.cpp"]))
+        for who in ("plain", "whole", "list", "llama.cpp")
+        if any(name.startswith(who) for name in overall)
     }
     return {
         "tokens_per_second": found,
@@ -239,7 +251,7 @@ def mixed(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     return {"runs": found, "summary": summary}
 
 
-PARTS: dict[str, Callable[[Pair, argparse.Namespace], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[Pair, argparse.Namespace], Any]] = {
     "step": step, "acceptance": acceptance, "speed": speed, "script": script, "mixed": mixed,
 }  # fmt: skip
 
@@ -284,6 +296,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=chosen(PAIRS), default=list(PAIRS), help="of: " + ", ".join(PAIRS))
     parser.add_argument("--parts", type=chosen(PARTS), default=list(PARTS), help="of: " + ", ".join(PARTS))
     parser.add_argument("--lengths", type=lambda t: [int(n) for n in t.split(",")], default=list(LENGTHS))
+    parser.add_argument("--kinds", type=lambda t: t.split(","), default=["prose", "chat", "code"], help="for speed")
     parser.add_argument("--prompts", type=int, default=2, help="of each kind, where speed is measured (default: 2)")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=96)
@@ -297,13 +310,15 @@ def main() -> None:
     results = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {}
     for name in args.pairs:
         for part in args.parts:
-            result = PARTS[part](PAIRS[name], args)
-            settings = {key: getattr(args, key) for key in ("lengths", "prompts", "repetitions", "tokens", "threads")}
-            settings["list"] = args.list if args.list == "auto" else Path(args.list).name
-            results.setdefault(name, {})[part] = {"settings": settings, **result}
-            results["machine"] = {"platform": platform.platform(), **pyspec.build_info()}
-            args.output.parent.mkdir(parents=True, exist_ok=True)
-            args.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            args.before = results.get(name, {}).get(part, {})
+            done = PARTS[part](PAIRS[name], args)
+            for result in [done] if isinstance(done, dict) else done:
+                settings = {key: getattr(args, key) for key in SETTINGS}
+                settings["list"] = args.list if args.list == "auto" else Path(args.list).name
+                results.setdefault(name, {})[part] = {"settings": settings, **result}
+                results["machine"] = {"platform": platform.platform(), **pyspec.build_info()}
+                args.output.parent.mkdir(parents=True, exist_ok=True)
+                args.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             show(name, part, result)
     print(f"written: {args.output}", file=sys.stderr)
 

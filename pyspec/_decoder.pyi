@@ -79,6 +79,10 @@ class Decoder:
         """Changes how much may be drafted for a planned sequence."""
     def cut(self, seq: int, length: int) -> None:
         """Shortens this round's draft; cut to nothing, another speculator may be asked."""
+    def prepare(self, which: int) -> None:
+        """Lets one speculator look at the planned sequences before it is decided who asks it: the draft model chooses
+        the output head it would draft with.
+        """
     def propose(self, which: int) -> None:
         """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
     def offer(self, seq: int, tokens: Iterable[int]) -> int:

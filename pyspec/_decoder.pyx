@@ -402,6 +402,18 @@ cdef class Decoder:
             if s.draft.empty():
                 self.winner[seq] = -1
 
+    def prepare(self, int which):
+        """Lets one speculator look at the planned sequences before it is decided who asks it: the draft model chooses
+        the output head it would draft with.
+        """
+        cdef CompiledSpeculator speculator = self.speculators[which]
+        speculator.enter()
+        try:
+            with nogil:
+                speculator.prepare(&self.sequences)
+        finally:
+            speculator.leave()
+
     def propose(self, int which):
         """Lets one speculator draft for all planned sequences that have a budget and no draft yet."""
         cdef CompiledSpeculator speculator

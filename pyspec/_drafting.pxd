@@ -44,6 +44,7 @@ cdef class DraftRunner(CompiledSpeculator):
     cdef vector[float] floors           # per position: least chance worth verifying; empty: p_min decides
     cdef vector[float] onwards          # per position: least chance to go on from, a step later
     cdef vector[float] calibration      # chance of acceptance by confidence, in equal intervals
+    cdef bint prepared                  # the head of this round's drafts is chosen
     cdef vector[int32_t] call_rows      # this round's decodes: rows,
     cdef vector[int64_t] call_us        # and microseconds
     cdef int32_t n_draftable            # ids below this exist in both vocabularies

@@ -252,6 +252,23 @@ cdef class DraftRunner:
 
     # -- the round -----------------------------------------------------------------------------------------------
 
+    cdef void prepare(self, vector[Sequence] * sequences) noexcept nogil:
+        """Chooses the output head, by all that could draft, whether they will or not."""
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef int32_t n_wanting = 0
+        cdef int32_t n_missing = 0
+        if self.head is None:
+            return
+        for seq in range(<llama_seq_id> sequences.size()):
+            s = &sequences.at(seq)
+            if s.generating() and s.budget > 0:
+                n_wanting += 1
+                n_missing += self.head.note(seq, s)
+        if n_wanting > 0:
+            self.head.settle(n_wanting, n_missing)
+            self.prepared = True
+
     cdef void propose(self, vector[Sequence] * sequences) noexcept nogil:
         """Fills the draft of every generating sequence that has a budget and no draft yet.
 
@@ -398,11 +415,12 @@ cdef class DraftRunner:
             n_drafting += m.drafting
         if n_drafting == 0:
             return
-        if self.head is not None:
+        if self.head is not None and not self.prepared:
             for seq in range(<llama_seq_id> sequences.size()):
                 if self.marks[seq].drafting:
                     n_missing += self.head.note(seq, &sequences.at(seq))
             self.head.settle(n_drafting, n_missing)
+        self.prepared = False
         room = max(1, <int32_t> self.context.n_batch // n_drafting)
         for seq in range(<llama_seq_id> sequences.size()):
             if self.marks[seq].drafting:

@@ -21,6 +21,8 @@ cdef class CompiledSpeculator:
     # Before and after any of the calls below: takes hold of what they use, or raises Closed, Busy or BufferInUse.
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
+    # The round is planned, and it may be asked for those that have a budget: what it can do before it is.
+    cdef void prepare(self, vector[Sequence] * sequences) noexcept nogil
     # Fills the draft of every generating sequence that has a budget and no draft yet.
     cdef void propose(self, vector[Sequence] * sequences) noexcept nogil
     # After the target's decode and before anything is committed: the batch is still there to be looked at.

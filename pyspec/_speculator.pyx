@@ -1,6 +1,6 @@
 """What the decoder asks of a speculator that runs without the GIL, for all sequences at once.
 
-A round calls, in this order: ``propose`` (only while a sequence has no draft), ``observe``, ``committed`` or
+A round calls, in this order: ``prepare`` (where lengths are adaptive), ``propose`` (only while a sequence has no draft), ``observe``, ``committed`` or
 ``dropped``; the end of a request calls ``forget``, or ``released`` where what it left in the memories stays. A subclass overrides what concerns it.
 """
 
@@ -51,6 +51,9 @@ cdef class CompiledSpeculator:
         return 0
 
     cdef void leave(self) noexcept:
+        pass
+
+    cdef void prepare(self, vector[Sequence] * sequences) noexcept nogil:
         pass
 
     cdef void propose(self, vector[Sequence] * sequences) noexcept nogil:

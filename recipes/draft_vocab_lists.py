@@ -72,7 +72,7 @@ class Recipe:
 
 
 # Gemma's order is that of texts in all languages, and says little about English and code.
-LISTS = {"gemma3": Recipe(16384, False, 0.0), "smollm2": Recipe(16384, True, 0.3)}
+LISTS = {"gemma3": Recipe(16384, False, 0.0), "smollm2": Recipe(32768, True, 0.3)}
 
 # Of all counts together; the rest are the corpora's.
 SHARE_OF_OWN = 0.2

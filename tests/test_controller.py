@@ -601,3 +601,42 @@ def test_a_draft_length_is_auto_or_fixed(tiny: Callable[[str], Path]) -> None:
         Engine(tiny("llama"), draft_length="long")  # type: ignore[arg-type]
     with Engine(tiny("llama"), speculation=Puppet()) as engine:
         assert engine.config.draft_length == "fixed"
+
+
+def test_each_output_head_is_known_by_itself() -> None:
+    """Drafts of a reduced head that come to nothing say nothing of the whole one's, and a step has a cost for each."""
+    controller = LengthController(n_max=4, n_rows_max=64)
+    for rows in (1, 2, 4, 8):
+        for _ in range(3):
+            controller.verify.observe(rows, 20.0 + rows)
+    for reduced, ms in ((False, 5.0), (True, 2.0)):
+        controller.use_head(reduced=reduced)
+        controller.draft.observe(1, ms)
+    assert controller.draft(1) == 2.0
+    controller.begin(0)
+
+    def round_with(accepted: int) -> None:
+        controller.observe_model_draft(0, [0.9] * 4, accepted, steps=4, emitted=accepted + 1)
+
+    assert controller.model_lengths([0], [1]) == [4]
+    for _ in range(12):
+        round_with(0)
+    assert controller.model_lengths([0], [1]) == [0]
+    sure = controller.calibration.table[18]
+    controller.use_head(reduced=False)
+    assert controller.draft(1) == 5.0 and controller.calibration.table[18] > sure
+    assert controller.model_lengths([0], [1]) == [4]
+    for _ in range(6):
+        round_with(4)
+    controller.use_head(reduced=True)
+    assert (controller.draft(1), controller.calibration.table[18]) == (2.0, sure)
+    assert controller.model_lengths([0], [1]) == [0]
+    controller.begin(1)  # knows what other requests' drafts of this head brought
+    assert controller.model_lengths([1], [1]) == [0]
+    controller.use_head(reduced=False)
+    assert controller.model_lengths([0], [1]) == controller.model_lengths([1], [1]) == [4]
+    controller.end(0)
+    controller.use_head(reduced=True)
+    controller.begin(0)  # another request: nothing is left of the first one's
+    controller.use_head(reduced=False)
+    assert controller.model_lengths([0], [1]) == [4]

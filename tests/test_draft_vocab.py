@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from decoder_stage import Stage
 
 from pyspec import DraftModel, Engine, InvalidRequest, SamplingParams
+from pyspec._decoder import Decoder
 from pyspec._draft_head import DraftHead
 from pyspec._drafting import DraftRunner
 from pyspec._llama import Context, Model, quantize
@@ -60,6 +62,47 @@ def test_the_text_is_the_targets_with_any_list(tiny: Callable[[str], Path], n_id
             assert vocab is not None and (vocab.unused_because is None) == (n_ids + slots <= 192)
             assert [engine.generate(*request).token_ids for request in requests] == expected
             assert engine.stats().drafted > 0
+
+
+@pytest.mark.parametrize("n_slots", [1, 3])
+def test_lengths_that_pay(tiny: Callable[[str], Path], n_slots: int) -> None:
+    draft = DraftModel(tiny("llama"), n_max=5, vocab=range(0, 256, 2), vocab_slots=0, vocab_max_miss=0.4)
+    with (
+        Engine(tiny("llama"), speculation=None, prefix_reuse=False, **OPTIONS) as plain,
+        Engine(tiny("llama"), speculation=draft, draft_length="auto", n_slots=n_slots, **OPTIONS) as engine,
+    ):
+        requests = [(prompt, params) for prompt in PROMPTS for params in (GREEDY, SEEDED)]
+        generations = [engine.submit(*request) for request in requests]
+        for request, generation in zip(requests, generations, strict=True):
+            assert generation.result(60).token_ids == plain.generate(*request).token_ids
+
+
+def test_the_head_is_chosen_by_all_that_could_draft(tiny: Callable[[str], Path]) -> None:
+    """Before it is decided who drafts: what the list lacks is noticed although nobody drafts."""
+    stage = Stage(tiny("llama"), tiny("llama-draft"))
+    context = stage.context(stage.draft, 2, kv_unified=True)
+    head = DraftHead(context, range(128), n_slots=0, max_miss=0.1)
+    decoder = Decoder(stage.context(n_seq=2), [DraftRunner(context, 256, n_max=4, head=head)])
+    for seq, prompt in enumerate((range(150, 214), range(64))):
+        decoder.begin(seq, tuple(prompt), stage.plan())
+        decoder.plan(seq, prompt_rows=64)
+        decoder.verify()
+
+    def head_for(*budgets: int) -> str:
+        for seq, budget in enumerate(budgets):
+            decoder.plan(seq, budget=budget)
+        decoder.prepare(0)
+        chosen = "reduced" if head.reduced else "whole"
+        if sum(budgets) == 4:
+            decoder.propose(0)
+            assert head.reduced == (chosen == "reduced")
+        decoder.verify()
+        return chosen
+
+    assert [head_for(3, 0), head_for(0, 3)] == ["whole", "reduced"]
+    assert head.counts()["decodes"] == 0
+    assert [head_for(2, 2), head_for(4, 0), head_for(0, 4)] == ["reduced", "whole", "reduced"]
+    assert head.counts()["decodes"] > head.counts()["reduced_decodes"] > 0
 
 
 def test_only_listed_tokens_are_drafted(tiny: Callable[[str], Path]) -> None:

@@ -225,9 +225,11 @@ def prepare(assembly: Assembly) -> Assembly:
     rows = [n for n in TRIAL_ROWS if n < controller.n_rows_max]
     measure_decodes(assembly.contexts[0], [*rows, controller.n_rows_max], controller.verify)
     if runner is not None:
-        for n in (1, 2, 32):
-            for ms in runner.time_decodes(n, 4)[1:]:
-                controller.draft.observe(n, ms)
+        for reduced in (False, True) if runner.head is not None else (False,):
+            controller.use_head(reduced=reduced)
+            for n in (1, 2, 32):
+                for ms in runner.time_decodes(n, 4, reduced=reduced)[1:]:
+                    controller.draft.observe(n, ms)
     return assembly
 
 

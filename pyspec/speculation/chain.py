@@ -80,6 +80,8 @@ class Chain:
         self._decoder = decoder
         self._speculators = speculators
         self._model = next((s for s in speculators if isinstance(s, DraftRunner)), None)
+        compiled = [s for s in speculators if isinstance(s, CompiledSpeculator)]
+        self._which = compiled.index(self._model) if self._model is not None else -1  # among the decoder's
         self._with_prompts = False  # in the round's batch
 
     @property
@@ -193,6 +195,9 @@ class Chain:
         controller, model = self.controller, self._model
         if model is None or controller is None:
             return []
+        if model.head is not None:
+            self._decoder.prepare(self._which)
+            controller.use_head(reduced=model.head.reduced)
         unread = [self._decoder.n_committed(draft.seq) + 1 - model.synced(draft.seq) for draft in wanting]
         seqs = [draft.seq for draft in wanting]
         left = [draft.left for draft in wanting]

@@ -146,6 +146,25 @@ class SequenceState:
 
 
 @dataclass
+class HeadBeliefs:
+    """What the controller believes of drafting with one output head of the draft model.
+
+    Attributes:
+        draft: costs of its steps.
+        calibration: how likely its tokens are accepted, by confidence.
+        rates: the same by position, over all requests.
+        history: what drafts brought lately, over all requests; None: nothing was drafted.
+        sequences: by request.
+    """
+
+    draft: RowCosts = field(default_factory=RowCosts)
+    calibration: Calibration = field(default_factory=Calibration)
+    rates: PositionRates = field(default_factory=lambda: PositionRates(forget=0.97))
+    history: DraftHistory | None = None
+    sequences: dict[int, SequenceState] = field(default_factory=dict)
+
+
+@dataclass
 class Decisions:
     """What was chosen and why, for the statistics.
 
@@ -207,19 +226,43 @@ class LengthController:
         self._floors_due = 0
         self._load = (0, 0, 0)  # for which they were computed
         self._refreshes = 0
+        self._reduced = False
+        self._other_head = HeadBeliefs()
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def begin(self, seq: int) -> None:
         """A request starts: it begins with what the requests before it brought."""
-        general = self._history or self._guess()
-        self._sequences[seq] = SequenceState(
-            replace(general, weight=min(general.weight, 2.0)), PositionRates(self._model_rates)
-        )
+        self._sequences[seq] = self._new_sequence()
 
     def end(self, seq: int) -> None:
         """A request is over; what was particular to it is forgotten."""
         self._sequences.pop(seq, None)
+        self._other_head.sequences.pop(seq, None)
+
+    def use_head(self, *, reduced: bool) -> None:
+        """The draft model drafts with a reduced output head from now on, or with its whole one.
+
+        Steps then cost something else, and other drafts are accepted. What was learned with the one head stays for when
+        it is used again.
+        """
+        if reduced == self._reduced:
+            return
+        self._reduced = reduced
+        now, sequences = self._other_head, self._sequences
+        self._other_head = HeadBeliefs(self.draft, self.calibration, self._model_rates, self._history, sequences)
+        self.draft, self.calibration, self._model_rates = now.draft, now.calibration, now.rates
+        self._history = now.history
+        self._sequences = {}
+        for seq, state in sequences.items():
+            known = now.sequences.get(seq) or self._new_sequence()
+            known.free = state.free
+            self._sequences[seq] = known
+        self._floors_due = 0
+
+    def _new_sequence(self) -> SequenceState:
+        general = self._history or self._guess()
+        return SequenceState(replace(general, weight=min(general.weight, 2.0)), PositionRates(self._model_rates))
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
