@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import platform
 import sys
 import tempfile
@@ -311,7 +312,11 @@ def main() -> None:
     for name in args.pairs:
         for part in args.parts:
             args.before = results.get(name, {}).get(part, {})
-            done = PARTS[part](PAIRS[name], args)
+            if part == "step":  # it computes in this thread, whose helpers would take the processors from the engines'
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    done = pool.apply(step, (PAIRS[name], args))
+            else:
+                done = PARTS[part](PAIRS[name], args)
             for result in [done] if isinstance(done, dict) else done:
                 settings = {key: getattr(args, key) for key in SETTINGS}
                 settings["list"] = args.list if args.list == "auto" else Path(args.list).name
