@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
-from pyspec._llama import Model
+from pyspec._llama import Model, giving_memory_back
 from pyspec.chat import render
 from pyspec.engine import saved
 from pyspec.engine.assembly import assemble, prepare
@@ -507,8 +507,10 @@ class Engine:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close(drain=drain)
-            self._dry_cache = DryCache()  # its samplers hold the model
-            self._grammars = None  # likewise
+            with giving_memory_back():
+                del worker  # what is compiled holds memory of the thread that has ended
+                self._dry_cache = DryCache()  # its samplers hold the model
+                self._grammars = None  # likewise
 
     def __enter__(self) -> Engine:
         return self
