@@ -252,9 +252,9 @@ def test_the_interpreter_may_end_in_mid_request(smollm2: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_opening_and_closing_leaves_nothing_behind(smollm2: Path) -> None:
-    """Twenty cycles of open, generate, close, in a process of its own: what is in use stays the same, and the process is
-    no larger at the end than after the third. (How much of what was freed the C library has given back varies by some
-    megabytes from one to the next: the median of the last three counts.)"""
+    """Twenty cycles of open, generate, close, in a process of its own: what is in use stays the same, and the process
+    takes no more memory at the end than after the third. (How much of what was freed the C library has given back
+    varies by a few megabytes from one to the next: the median of the last three counts.)"""
     script = f"""
         import gc, os
         from pathlib import Path
