@@ -25,13 +25,13 @@ from libcpp.vector cimport vector
 
 from pyspec._draft_head cimport DraftHead
 from pyspec._llama cimport Context
-from pyspec._sequence cimport Checkpoint, Sequence, add_row, argmax, confidence, decode_and_wait, top_k
+from pyspec._model_drafting cimport Drafting, ModelRunner
+from pyspec._sequence cimport Checkpoint, Sequence, add_row, decode_and_wait
 from pyspec._speculator cimport require_left_to_right
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_batch_ext_free,
     llama_batch_ext_init,
-    llama_get_logits_ith,
     llama_memory_seq_add,
     llama_memory_seq_pos_max,
     llama_memory_seq_rm,
@@ -54,11 +54,8 @@ SAVED = struct.Struct("=3i")
 # (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
 cdef int32_t WINDOW_KEEP = 4
 
-# What a decode returns after its abort callback said stop: not the draft's fault.
-cdef int32_t ABORTED = 2
 
-
-cdef class DraftRunner:
+cdef class DraftRunner(ModelRunner):
     """A draft model's context, and how far each sequence has got in it.
 
     Args:
@@ -76,14 +73,7 @@ cdef class DraftRunner:
     def __cinit__(self, Context context not None, int n_vocab_target, *, int n_max=3, int n_min=0, float p_min=0.0,
                   bint replay=False, capacity=None, DraftHead head=None):
         cdef llama_seq_id seq
-        if n_max < 1 or not 0 <= n_min <= n_max or not 0.0 <= p_min <= 1.0:
-            raise InvalidRequest(
-                f"a draft model needs n_max of at least 1, n_min from 0 to n_max and p_min from 0 to 1, not n_max={n_max}, "
-                f"n_min={n_min}, p_min={p_min}")
-        if context.n_batch < context.n_seq_max:
-            raise InvalidRequest(
-                f"the draft's context needs a row for each of its {context.n_seq_max} sequences, n_batch is "
-                f"{context.n_batch}", name="n_batch", value=context.n_batch)
+        self.set_up(context, n_vocab_target, n_max, n_min, p_min)
         if head is not None and head.context is not context:
             raise InvalidRequest("the head belongs to another context", name="head", value=head)
         context.enter(False)
@@ -98,17 +88,11 @@ cdef class DraftRunner:
         finally:
             context.leave()
         self.name = "draft-simple"
-        self.context = context
         self.head = head
-        self.n_max = n_max
-        self.n_min = n_min
-        self.p_min = p_min
         self.replay = replay
-        self.n_draftable = min(n_vocab_target, <int32_t> context.n_vocab)
         self.capacity = <int32_t> context.n_ctx_seq if capacity is None else capacity
         self.marks.resize(context.n_seq_max)
         self.saved.resize(context.n_seq_max)
-        self.confidences.resize(context.n_seq_max)
         for seq in range(<llama_seq_id> context.n_seq_max):
             self.forget(seq)
 
@@ -138,38 +122,6 @@ cdef class DraftRunner:
             llama_memory_seq_rm(self.memory, seq, -1, -1)
             raise StateError(f"the draft model's state does not hold the {synced} tokens it is said to")
         m.synced, m.gap, m.reached = synced, gap, max(reached, synced - gap)
-
-    def set_floors(self, floors, onwards, calibration):
-        """Lets drafts end where the next token is not worth its cost, instead of at p_min.
-
-        Args:
-            floors: for each position the least chance (of this proposal and all before it being accepted) with which
-                the proposal is worth a row of the target; positions beyond the last one have the last one's. Empty:
-                back to p_min.
-            onwards: for each position the least chance with which another step behind it is worth taking.
-            calibration: chance that a proposal is accepted by the model's confidence in it, which is sorted into as
-                many equal intervals from 0 to 1 as there are entries.
-        """
-        self.floors = floors
-        self.onwards = onwards
-        self.calibration = calibration
-
-    def confidences_of(self, int seq):
-        """The model's confidence in each proposal of this round, where p_min or floors made it look."""
-        return self.confidences.at(seq)
-
-    def steps(self, int seq):
-        """Decodes of the draft model the sequence took part in this round."""
-        return self.marks.at(seq).steps
-
-    def work(self, int seq):
-        """What the sequence has taken part in since construction: (decodes, rows of its own in them)."""
-        return self.marks.at(seq).calls, self.marks.at(seq).rows
-
-    def round_calls(self):
-        """The decodes of the draft model in this round: (rows, milliseconds) each."""
-        cdef size_t i
-        return [(self.call_rows[i], self.call_us[i] / 1000.0) for i in range(self.call_rows.size())]
 
     def drop_head(self):
         """Drafts with the whole output head from now on, and frees the reduced one."""
@@ -215,14 +167,6 @@ cdef class DraftRunner:
         self.call_rows.clear()
         return times if code == 0 else times[:-1]
 
-    def counts(self):
-        """Work done since construction: decode calls, rows, failed calls, microseconds."""
-        return {
-            "draft_calls": self.calls, "draft_rows": self.rows, "draft_failures": self.failures,
-            "draft_us": self.time_us, "draft_decode_us": self.decode_us,
-            "draft_read_us": self.read_us,
-        }
-
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
         """The watermark and the memory of a sequence agree."""
         cdef Watermark * m = &self.marks[seq]
@@ -231,15 +175,6 @@ cdef class DraftRunner:
             f"sequence {seq}: the draft model has read {m.synced} of {s.tokens.size()} committed tokens")
         assert last == m.synced - m.gap - 1, (
             f"sequence {seq}: the draft's memory ends at {last}, its watermark is {m.synced}, its window starts at {m.gap}")
-        return 0
-
-    cdef int require_target(self, Context target) except -1:
-        if self.context is target:
-            raise InvalidRequest("target and draft need a context each, and were given the same one")
-        if self.context.n_seq_max < target.n_seq_max:
-            raise InvalidRequest(
-                f"the draft's context has {self.context.n_seq_max} sequences, the target's has {target.n_seq_max}",
-                name="n_seq_max", value=self.context.n_seq_max)
         return 0
 
     cdef int enter(self) except -1:
@@ -279,8 +214,6 @@ cdef class DraftRunner:
         cdef Sequence * s
         cdef Watermark * m
         cdef int32_t n_tokens
-        self.call_rows.clear()
-        self.call_us.clear()
         self.first_step(sequences)
         self.extend(sequences)
         for seq in range(<llama_seq_id> sequences.size()):
@@ -364,7 +297,7 @@ cdef class DraftRunner:
         m.gap = 0
         m.seed_evaluated = False
         m.n_evaluated = 0
-        m.drafting = False
+        self.drafting[seq].active = False
         m.reached = 0
         self.saved[seq].clear()
 
@@ -395,143 +328,96 @@ cdef class DraftRunner:
 
     # -- drafting ------------------------------------------------------------------------------------------------
 
+    cdef bint can_draft(self, llama_seq_id seq, Sequence * s) noexcept nogil:
+        return not self.marks[seq].seed_evaluated  # once a round
+
     cdef void first_step(self, vector[Sequence] * sequences) noexcept nogil:
         """One decode for all: the committed tokens each sequence lacks here, and its seed, which gives a row."""
         cdef llama_seq_id seq
         cdef Sequence * s
         cdef Watermark * m
-        cdef int32_t n_drafting = 0
+        cdef Drafting * d
+        cdef int32_t n_drafting = self.open_round(sequences)
         cdef int32_t n_missing = 0
         cdef int32_t room
-        for seq in range(<llama_seq_id> sequences.size()):
-            s = &sequences.at(seq)
-            m = &self.marks[seq]
-            m.budget = min(s.budget, self.n_max)
-            m.steps = 0
-            m.chance = 1.0
-            self.confidences[seq].clear()
-            m.drafting = s.generating() and s.draft.empty() and m.budget >= max(1, self.n_min)
-            m.drafting = m.drafting and not m.seed_evaluated  # once a round
-            n_drafting += m.drafting
         if n_drafting == 0:
             return
         if self.head is not None and not self.prepared:
             for seq in range(<llama_seq_id> sequences.size()):
-                if self.marks[seq].drafting:
+                if self.drafting[seq].active:
                     n_missing += self.head.note(seq, &sequences.at(seq))
             self.head.settle(n_drafting, n_missing)
         self.prepared = False
         room = max(1, <int32_t> self.context.n_batch // n_drafting)
         for seq in range(<llama_seq_id> sequences.size()):
-            if self.marks[seq].drafting:
+            if self.drafting[seq].active:
                 self.fit_window(&sequences.at(seq), seq)
-                self.marks[seq].drafting = self.catch_up(&sequences.at(seq), seq, room)
+                self.drafting[seq].active = self.catch_up(&sequences.at(seq), seq, room)
         for seq in range(<llama_seq_id> sequences.size()):
             s = &sequences.at(seq)
             m = &self.marks[seq]
-            if m.drafting:
+            d = &self.drafting[seq]
+            if d.active:
                 while m.synced < <int32_t> s.tokens.size():
                     self.add(s.tokens[m.synced], m.synced, seq, False)
                     m.synced += 1
-                m.row = self.n_rows
+                d.row = self.n_rows
                 self.add(s.seed, m.synced, seq, True)
         if self.n_rows == 0:
             return
         if self.run() == 0:
             for seq in range(<llama_seq_id> sequences.size()):
-                self.marks[seq].seed_evaluated = self.marks[seq].drafting
-                self.marks[seq].steps += self.marks[seq].drafting
-                if self.marks[seq].drafting and not self.can_cut:
+                d = &self.drafting[seq]
+                self.marks[seq].seed_evaluated = d.active
+                d.steps += d.active
+                if d.active and not self.can_cut:
                     self.saved[seq].save(self.context.ptr, seq, <int32_t> sequences.at(seq).tokens.size() + 1 - self.marks[seq].gap, False)
         else:
             for seq in range(<llama_seq_id> sequences.size()):
-                if self.marks[seq].drafting:
+                if self.drafting[seq].active:
                     self.forget(seq)
 
     cdef void extend(self, vector[Sequence] * sequences) noexcept nogil:
         """Takes a proposal from each sequence that is still drafting, decodes them together, and so on."""
         cdef llama_seq_id seq
         cdef Sequence * s
-        cdef Watermark * m
+        cdef Drafting * d
         while True:
             for seq in range(<llama_seq_id> sequences.size()):
-                s = &sequences.at(seq)
-                m = &self.marks[seq]
-                if m.drafting:
-                    self.take_proposal(s, seq)
+                if self.drafting[seq].active:
+                    self.take_proposal(&sequences.at(seq), seq)
             for seq in range(<llama_seq_id> sequences.size()):
                 s = &sequences.at(seq)
-                m = &self.marks[seq]
-                if m.drafting:
-                    m.row = self.n_rows
+                d = &self.drafting[seq]
+                if d.active:
+                    d.row = self.n_rows
                     self.add(s.draft.back(), <int32_t> (s.tokens.size() + s.draft.size()), seq, True)
             if self.n_rows == 0:
                 return
             if self.run() != 0:
                 for seq in range(<llama_seq_id> sequences.size()):
-                    m = &self.marks[seq]
-                    if m.drafting:
-                        m.drafting = False
-                        self.cut(seq, <int32_t> sequences.at(seq).tokens.size() + 1 + m.n_evaluated)
+                    if self.drafting[seq].active:
+                        self.drafting[seq].active = False
+                        self.cut(seq, <int32_t> sequences.at(seq).tokens.size() + 1 + self.marks[seq].n_evaluated)
                 return
             for seq in range(<llama_seq_id> sequences.size()):
-                m = &self.marks[seq]
-                if m.drafting:
-                    m.n_evaluated = <int32_t> sequences.at(seq).draft.size()
-                    m.steps += 1
-
-    cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil:
-        """Appends the model's best token, or ends the draft: not sure enough, long enough, at its end."""
-        cdef Watermark * m = &self.marks[seq]
-        cdef llama_token token = -1
-        if self.p_min > 0.0 or not self.floors.empty():
-            self.look(m.row)
-            token = self.confident(seq, s.draft.size())
-        else:
-            token = self.best_token(m.row)
-        if token >= 0:
-            s.draft.push_back(token)
-        m.drafting = token >= 0 and <int32_t> s.draft.size() < m.budget and not s.stops_at(token)
-        if m.drafting and not self.onwards.empty():
-            m.drafting = m.chance >= self.onwards[min(s.draft.size(), self.onwards.size()) - 1]
+                if self.drafting[seq].active:
+                    self.marks[seq].n_evaluated = <int32_t> sequences.at(seq).draft.size()
+                    self.drafting[seq].steps += 1
 
     cdef void look(self, int32_t row) noexcept nogil:
-        """The ten best tokens of an output row, best first, in `best`."""
-        cdef const float * logits
-        self.best.clear()
+        """With a reduced head: the ten best of the tokens it has."""
         if self.head is not None and self.head.reduces():
+            self.best.clear()
             self.head.best(row, self.n_draftable, self.best)
             return
-        logits = llama_get_logits_ith(self.context.ptr, row)
-        if logits != NULL:
-            top_k(logits, self.n_draftable, 10, self.best)
+        ModelRunner.look(self, row)
 
     cdef llama_token best_token(self, int32_t row) noexcept nogil:
-        """The best token of an output row, or -1."""
-        cdef const float * logits
         if self.head is not None and self.head.reduces():
             self.look(row)
             return self.best[0].id if not self.best.empty() else -1
-        logits = llama_get_logits_ith(self.context.ptr, row)
-        return argmax(logits, self.n_draftable) if logits != NULL else -1
-
-    cdef llama_token confident(self, llama_seq_id seq, size_t position) noexcept nogil:
-        """The best of the ten tokens if the model is sure enough of it, else -1."""
-        cdef Watermark * m = &self.marks[seq]
-        cdef float p
-        cdef size_t interval
-        if self.best.empty():
-            return -1
-        p = confidence(self.best)
-        if p < self.p_min:
-            return -1
-        if not self.floors.empty():
-            interval = min(<size_t> (p * self.calibration.size()), self.calibration.size() - 1)
-            m.chance *= self.calibration[interval]
-            if m.chance < self.floors[min(position, self.floors.size() - 1)]:
-                return -1
-        self.confidences[seq].push_back(p)
-        return self.best[0].id
+        return ModelRunner.best_token(self, row)
 
     # -- the batch and the memory --------------------------------------------------------------------------------
 
@@ -553,11 +439,12 @@ cdef class DraftRunner:
     cdef void fit_window(self, Sequence * s, llama_seq_id seq) noexcept nogil:
         """Moves the context window on when seed and draft no longer fit, keeping its newer half."""
         cdef Watermark * m = &self.marks[seq]
+        cdef Drafting * d = &self.drafting[seq]
         cdef int32_t half = self.capacity // 2
         cdef int32_t n_tokens = <int32_t> s.tokens.size()
         cdef int32_t n_drop = n_tokens - m.gap - half
-        m.budget = min(m.budget, half)
-        if n_tokens - m.gap + m.budget <= self.capacity:
+        d.budget = min(d.budget, half)
+        if n_tokens - m.gap + d.budget <= self.capacity:
             return
         if (self.can_shift and m.synced - m.gap >= WINDOW_KEEP + n_drop
                 and llama_memory_seq_rm(self.memory, seq, WINDOW_KEEP, WINDOW_KEEP + n_drop)):
@@ -567,40 +454,22 @@ cdef class DraftRunner:
         self.forget(seq)
         m.gap = n_tokens - half
         m.synced = m.gap
-        m.drafting = True
+        d.active = True
 
     cdef void add(self, llama_token token, int32_t index, llama_seq_id seq, bint output) noexcept nogil:
         """A row for the token at `index` of the sequence, wherever the window puts it."""
         cdef Watermark * m = &self.marks[seq]
         add_row(self.batch, token, index - m.gap, seq, output)
-        self.n_rows += 1
+        self.count_row(seq)
         m.reached = max(m.reached, index - m.gap + 1)
-        m.rows += 1
-        m.calls += not m.in_batch
-        m.in_batch = True
 
-    cdef int32_t run(self) noexcept nogil:
-        """Decodes and empties the batch. 0, or what went wrong."""
-        cdef llama_seq_id seq
-        cdef int64_t t0 = llama_time_us()
+    cdef int32_t compute(self) noexcept nogil:
         cdef int32_t code
         if self.head is not None:
             code = self.head.decode(self.batch)
         else:
             code = decode_and_wait(self.context.handle.head_lock, self.context.ptr, self.batch)
-        t0 = llama_time_us() - t0
-        self.decode_us += t0
-        if self.n_rows > 2 * <int32_t> self.marks.size():  # a prompt, or what others drafted
-            self.read_us += t0
-        self.call_rows.push_back(self.n_rows)
-        self.call_us.push_back(t0)
-        self.calls += 1
-        self.rows += self.n_rows
-        self.failures += code != 0 and code != ABORTED
         llama_batch_ext_clear(self.batch)
-        self.n_rows = 0
-        for seq in range(<llama_seq_id> self.marks.size()):
-            self.marks[seq].in_batch = False
         return code
 
     cdef void cut(self, llama_seq_id seq, int32_t n_valid) noexcept nogil:

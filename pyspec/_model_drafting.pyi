@@ -1,0 +1,42 @@
+from collections.abc import Sequence
+
+from pyspec._llama import Context
+from pyspec._speculator import CompiledSpeculator
+
+class ModelRunner(CompiledSpeculator):
+    """A speculator that drafts with a model of its own.
+
+    Attributes:
+        context: the draft model's (first) context.
+        p_min: drafting stops before a token the model is less sure of.
+    """
+
+    @property
+    def context(self) -> Context: ...
+    @property
+    def p_min(self) -> float: ...
+    def synced(self, seq: int) -> int:
+        """How many committed tokens of the sequence the draft model has read."""
+    def set_floors(
+        self, floors: Sequence[float], onwards: Sequence[float], calibration: Sequence[float]
+    ) -> None:
+        """Lets drafts end where the next token is not worth its cost, instead of at p_min.
+
+        Args:
+            floors: for each position the least chance (of this proposal and all before it being accepted) with which
+                the proposal is worth a row of the target; positions beyond the last one have the last one's. Empty:
+                back to p_min.
+            onwards: for each position the least chance with which another step behind it is worth taking.
+            calibration: chance that a proposal is accepted by the model's confidence in it, which is sorted into as
+                many equal intervals from 0 to 1 as there are entries.
+        """
+    def confidences_of(self, seq: int) -> list[float]:
+        """The model's confidence in each proposal of this round, where p_min or floors made it look."""
+    def steps(self, seq: int) -> int:
+        """Decodes of the draft model the sequence took part in this round."""
+    def work(self, seq: int) -> tuple[int, int]:
+        """What the sequence has taken part in since construction: (decodes, rows of its own in them)."""
+    def round_calls(self) -> list[tuple[int, float]]:
+        """The decodes of the draft model in this round: (rows, milliseconds) each."""
+    def counts(self) -> dict[str, int]:
+        """Work done since construction: decode calls, rows, failed calls, microseconds."""
