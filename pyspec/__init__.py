@@ -24,7 +24,11 @@ from pyspec.errors import (
 )
 from pyspec.sampling import SamplingParams
 from pyspec.speculation import (
+    DraftDFlash,
+    DraftDSpark,
+    DraftEagle3,
     DraftModel,
+    DraftMTP,
     GrammarDrafts,
     NGramCache,
     NGramMapK,
@@ -44,6 +48,10 @@ __all__ = [
     "ContextError",
     "ContextFull",
     "DecodeError",
+    "DraftDFlash",
+    "DraftDSpark",
+    "DraftEagle3",
+    "DraftMTP",
     "DraftModel",
     "Engine",
     "EngineStats",

@@ -283,30 +283,35 @@ cdef class Decoder:
         return self.sequence(seq).furthest
 
     def retain(self, int seq, int n_tokens):
-        """Cuts what a released sequence holds to its first tokens.
+        """Cuts what a released sequence holds to its first tokens, for a text that begins with them.
 
         Returns:
-            How many it holds now: n_tokens, or 0 where its memory can't go back that far.
+            How many it holds now: n_tokens; fewer where a speculator needs what the target says about the last of them
+            once more; 0 where its memory can't go back that far.
         """
         cdef Sequence * s = self.sequence(seq)
         cdef CompiledSpeculator speculator
+        cdef int32_t n_held
         cdef int32_t n = min(max(n_tokens, 0), <int32_t> s.tokens.size())
         if s.active:
             raise InvalidRequest(f"sequence {seq} is in use", name="seq", value=seq)
         if n == <int32_t> s.tokens.size():
             return n
-        if n == 0 or not self.can_rewind(s.furthest):
+        n_held = n
+        for speculator in self.speculators:
+            n_held = min(n_held, n - speculator.reads_again(seq, n))
+        if n_held <= 0 or not self.can_rewind(s.furthest):
             self.end(seq)
             return 0
         self.enter(False)
         try:
-            llama_memory_seq_rm(self.memory, seq, n, -1)
+            llama_memory_seq_rm(self.memory, seq, n_held, -1)
             for speculator in self.speculators:
-                speculator.rewind(seq, n)
+                speculator.rewind(seq, n_held, n)
         finally:
             self.leave()
-        s.tokens.resize(n)
-        return n
+        s.tokens.resize(n_held)
+        return n_held
 
     def shift(self, int seq, int n_keep, int n_discard):
         """Forgets committed tokens in the middle: the n_discard ones behind the first n_keep; the others move up.

@@ -306,7 +306,7 @@ cdef class DraftRunner(ModelRunner):
         if self.head is not None:
             self.head.forget(seq)
 
-    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
+    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens, int32_t n_common) noexcept nogil:
         cdef Watermark * m = &self.marks[seq]
         if m.synced <= n_tokens:
             return

@@ -131,6 +131,9 @@ def quantize(
         PyspecError: libllama could not do it; the message says why.
     """
 
+def n_mtp_heads(arch: str, n_layer_nextn: int) -> int:
+    """How many of an architecture's NextN layers can draft one after the other; 0: libllama has no graph for them."""
+
 class Model:
     """A model file in memory.
 
@@ -273,6 +276,20 @@ class Model:
     @property
     def target_layer_ids(self) -> tuple[int, ...]:
         """Layers of the target whose inputs a draft head (EAGLE-3, DFlash) reads; empty for other models."""
+    @property
+    def n_embd_inp_enc(self) -> int:
+        """Width of a row the encoder takes: of a draft head the hidden states of all layers it reads."""
+    @property
+    def n_mtp_heads(self) -> int:
+        """NextN layers that can draft one after the other; 0 where libllama has no graph for them."""
+    @property
+    def mtp_crops_rows(self) -> bool:
+        """Whether NextN layers compute hidden states of output rows only: they are then read masked."""
+    @property
+    def has_nextn_state(self) -> bool:
+        """Whether ``Context.set_embeddings_nextn`` works: there is a hidden state for NextN layers."""
+    def has_layer_input(self, layer: int) -> bool:
+        """Whether ``Context.set_embeddings_layer_inp`` works for a layer."""
     def chat_template(self, name: str | None = None) -> str | None:
         """The Jinja chat template in the file, or None when there is none.
 

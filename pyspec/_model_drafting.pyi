@@ -40,3 +40,13 @@ class ModelRunner(CompiledSpeculator):
         """The decodes of the draft model in this round: (rows, milliseconds) each."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, failed calls, microseconds."""
+    def time_decodes(self, rows: int, repetitions: int) -> list[float]:
+        """Decodes on sequence 0, which has to be empty and is so afterwards.
+
+        Args:
+            rows: of each decode, the last one an output.
+            repetitions: how many decodes.
+
+        Returns:
+            Milliseconds of each; fewer of them where one fails.
+        """

@@ -36,8 +36,11 @@ cdef class CompiledSpeculator:
     cdef void forget(self, llama_seq_id seq) noexcept nogil
     # The request is over; what the target's memory holds of it stays, and another may go on from there.
     cdef void released(self, llama_seq_id seq) noexcept nogil
-    # Of a released sequence only the first tokens are left.
-    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
+    # Of a released sequence only the first n_tokens are to be left: how many of these the target has to read again, for
+    # what it says about them.
+    cdef int32_t reads_again(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
+    # Of a released sequence only the first n_tokens are left. The text goes on with its first n_common tokens.
+    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens, int32_t n_common) noexcept nogil
     # The n_discard committed tokens behind the first n_keep are gone, those behind them have moved up.
     cdef void shifted(self, llama_seq_id seq, int32_t n_keep, int32_t n_discard) noexcept nogil
     # AssertionError when what it believes of a sequence can't be.

@@ -75,7 +75,10 @@ cdef class CompiledSpeculator:
         # The request is over; another may go on from what it left. Who keeps nothing for that forgets it.
         self.forget(seq)
 
-    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
+    cdef int32_t reads_again(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
+        return 0
+
+    cdef void rewind(self, llama_seq_id seq, int32_t n_tokens, int32_t n_common) noexcept nogil:
         # A released sequence is cut to its first tokens.
         self.forget(seq)
 

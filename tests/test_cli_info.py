@@ -84,6 +84,17 @@ def test_info_tells_whether_a_draft_fits(capfd: pytest.CaptureFixture[str]) -> N
     assert "type" in document["draft"]["reason"]
 
 
+def test_info_tells_what_a_draft_reads_and_whether_that_is_there(
+    tiny: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(run(capfd, "info", str(tiny("dflash")), "-md", str(tiny("eagle3")), "--json", code=1)[0])
+    assert document["drafts_as"] == "draft-dflash"
+    assert document["reads"] == {"layers": [1, 3], "width": 64, "block_size": 4}
+    assert document["draft"]["kind"] == "draft-eagle3" and "layer 0" in document["draft"]["reason"]
+    out, _ = run(capfd, "info", str(tiny("step35")), "-md", str(tiny("step35-nextn")))
+    assert "2; they draft (draft-mtp)" in out and "layers, widths and vocabularies agree" in out
+
+
 # models
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,17 @@ from pyspec.cli.options import unescape
 from pyspec.cli.parser import Removed, UsageError
 from pyspec.cli.spec_options import SPEC_TYPES
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import DraftModel, GrammarDrafts, NGramCache, NGramMod, NGramSimple
+from pyspec.speculation import (
+    DraftDFlash,
+    DraftDSpark,
+    DraftEagle3,
+    DraftModel,
+    DraftMTP,
+    GrammarDrafts,
+    NGramCache,
+    NGramMod,
+    NGramSimple,
+)
 
 TARGET = ["generate", "-m", "target.gguf"]
 PLAIN = [*TARGET, "-p", "hello"]
@@ -262,6 +273,18 @@ def test_a_draft_model_alone_switches_speculation_on() -> None:
     assert config("--spec-type", "draft-simple", base=DRAFTED) == config(base=DRAFTED)
 
 
+def test_drafts_that_read_the_target(tiny: Callable[[str], Path]) -> None:
+    """The target's own NextN layers, or a file that is used as what it is; options are those of any draft."""
+    flags = ("--spec-draft-n-max", "2", "--spec-draft-p-min", "0.5")
+    assert config("--spec-type", "draft-mtp", *flags).speculation == (DraftMTP(n_max=2, p_min=0.5),)
+    both = config("--spec-type", "draft-mtp,ngram-mod", base=DRAFTED).speculation
+    assert both == (NGramMod(), DraftMTP("draft.gguf"))
+    for name, kind in (("eagle3", DraftEagle3), ("dflash", DraftDFlash), ("dspark", DraftDSpark)):
+        path = str(tiny(name))
+        assert config("-md", path, *flags).speculation == (kind(path, n_max=2, p_min=0.5),)
+        assert config("-md", path, "--spec-type", kind.kind).speculation == (kind(path),)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -270,8 +293,11 @@ def test_a_draft_model_alone_switches_speculation_on() -> None:
         (["--spec-type", "none,draft-simple"], "contradicts itself"),
         (["--spec-type", "none", "--spec-draft-n-max", "4"], "none and --spec-draft-n-max contradict"),
         (["--spec-type", "draft-simple"], "draft-simple needs a draft model: -md"),
-        (["--spec-type", "draft-magic"], "no type 'draft-magic'; known are none, draft-simple, ngram-simple"),
+        (["--spec-type", "draft-magic"], "no type 'draft-magic'; known are none, draft-simple, draft-mtp"),
         (["--spec-draft-p-min", "0.5"], "--spec-draft-p-min needs a draft model"),
+        (["--spec-type", "draft-dflash"], "draft-dflash needs a draft model: -md"),
+        (["--spec-type", "draft-mtp", "--draft-sync", "lazy"], "--draft-sync is of no use to draft-mtp"),
+        (["-md", "d.gguf", "--spec-type", "draft-mtp,draft-simple"], "one of these can draft with a model"),
         (["-md", "d.gguf", "--spec-type", "ngram-mod"], "ngram-mod makes no use of the draft model: add draft-simple"),
         (["--spec-ngram-mod-n-max", "4"], "--spec-ngram-mod-n-max needs --spec-type ngram-mod"),
         (["-lcs", "x", "--spec-type", "ngram-mod"], "--lookup-cache-static needs --spec-type ngram-cache"),

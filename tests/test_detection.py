@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspec import Engine, ModelLoadError, UnsupportedModel
+from pyspec import DraftModel, Engine, ModelLoadError, UnsupportedModel
 from pyspec.speculation.detection import detect_draft
 
 KINDS = {
@@ -28,9 +28,9 @@ def test_kinds(tiny: Callable[[str], Path], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind != "draft-simple"])
-def test_kinds_without_a_speculator_are_named(tiny: Callable[[str], Path], name: str) -> None:
+def test_another_kind_than_was_asked_for_is_named(tiny: Callable[[str], Path], name: str) -> None:
     with pytest.raises(UnsupportedModel, match=KINDS[name]):
-        Engine(tiny("llama"), draft_model=tiny(name), n_ctx=256)
+        Engine(tiny("llama"), speculation=DraftModel(tiny(name)), n_ctx=256)
 
 
 def test_no_gguf(tmp_path: Path) -> None:

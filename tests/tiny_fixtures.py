@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tiny_heads  # noqa: F401  (its models are among tiny_models.WRITERS then)
 import tiny_models
 
 

@@ -246,90 +246,6 @@ def mamba(path: Path) -> None:
     w.close()
 
 
-def qwen35(path: Path, *, mtp: bool) -> None:
-    """Recurrent and attention layers in turn; with `mtp` one NextN layer behind them."""
-    n_layer, n_state, n_group, dt_rank, attention = 4, 32, 1, 2, {"n_head": 2, "n_head_kv": 1, "head": 32}
-    key_dim, value_dim = n_state * n_group, n_state * dt_rank
-    w = Writer(path, "qwen35", 3)
-    w.sizes(n_layer + mtp, **attention)
-    w.array("rope.dimension_sections", [8, 8, 8, 8])
-    w.u32(ssm__conv_kernel=4, ssm__state_size=n_state, ssm__group_count=n_group, ssm__time_step_rank=dt_rank)
-    w.u32(ssm__inner_size=value_dim, full_attention_interval=2)
-    if mtp:
-        w.u32(nextn_predict_layers=1)
-    w.test_vocab()
-    w.ends(head=mtp)
-    for i in range(n_layer + mtp):
-        w.norm(f"blk.{i}.attn_norm.weight", f"blk.{i}.post_attention_norm.weight")
-        if i < n_layer and i % 2 == 0:
-            conv_dim = 2 * key_dim + value_dim
-            w.tensor(f"blk.{i}.attn_qkv.weight", N_EMBD, conv_dim)
-            w.tensor(f"blk.{i}.attn_gate.weight", N_EMBD, value_dim)
-            w.tensor(f"blk.{i}.ssm_conv1d.weight", 4, conv_dim)
-            w.tensor(f"blk.{i}.ssm_dt.bias", dt_rank)
-            w.tensor(f"blk.{i}.ssm_a", dt_rank, like="decay")
-            w.tensor(f"blk.{i}.ssm_beta.weight", N_EMBD, dt_rank)
-            w.tensor(f"blk.{i}.ssm_alpha.weight", N_EMBD, dt_rank)
-            w.norm(f"blk.{i}.ssm_norm.weight", n=n_state)
-            w.tensor(f"blk.{i}.ssm_out.weight", value_dim, N_EMBD)
-        else:
-            w.attention(i, **attention, gated=True, norms=True)
-        w.feed_forward(i)
-        if i >= n_layer:
-            w.nextn(i)
-    w.close()
-
-
-def step35(path: Path) -> None:
-    """Two layers and two NextN layers, some with a sliding window."""
-    n_layer, n_nextn, attention = 2, 2, {"n_head": 2, "n_head_kv": 1, "head": 32}
-    w = Writer(path, "step35", 4)
-    w.sizes(n_layer + n_nextn, **attention)
-    w.u32(expert_feed_forward_length=96, nextn_predict_layers=n_nextn, attention__sliding_window=32)
-    w.array("attention.sliding_window_pattern", [i % 2 for i in range(n_layer + n_nextn)])
-    w.test_vocab()
-    w.ends()
-    for i in range(n_layer + n_nextn):
-        w.dense_layer(i, **attention)
-        if i >= n_layer:
-            w.nextn(i)
-    w.close()
-
-
-def eagle3(path: Path) -> None:
-    """A draft head for `llama`, whose embeddings and head it borrows."""
-    w = Writer(path, "eagle3", 5)
-    w.sizes(1)
-    w.array("target_layers", [0, 1, 3])
-    w.u32(target_hidden_size=N_EMBD)
-    w.test_vocab()
-    w.tensor("fc.weight", 3 * N_EMBD, N_EMBD)
-    w.norm("output_norm.weight", "blk.0.attn_norm.weight", "blk.0.attn_norm_2.weight", "blk.0.ffn_norm.weight")
-    w.attention(0, n_in=2 * N_EMBD)
-    w.feed_forward(0)
-    w.close()
-
-
-def dflash(path: Path, *, markov: bool = False) -> None:
-    """A block-diffusion draft for `llama`; with `markov` what llama.cpp calls DSpark."""
-    w = Writer(path, "dflash", 6)
-    w.sizes(2)
-    w.array("target_layers", [1, 3])
-    w.u32(block_size=4)
-    w.test_vocab(mask=N_VOCAB - 1)
-    w.tensor("fc.weight", 2 * N_EMBD, N_EMBD)
-    w.norm("enc.output_norm.weight", "output_norm.weight")
-    for i in range(2):
-        w.dense_layer(i, norms=True)
-    if markov:
-        w.tensor("markov_w1.weight", 8, N_VOCAB)
-        w.tensor("markov_w2.weight", 8, N_VOCAB)
-        w.tensor("conf_proj.weight", N_EMBD + 8, 1)
-        w.tensor("conf_proj.bias", 1)
-        w.file.add_bool("dflash.has_confidence_head", True)
-    w.close()
-
-
 def bert(path: Path) -> None:
     """An encoder: no memory, every token sees every other, mean pooling."""
     w = Writer(path, "bert", 9)
@@ -452,12 +368,6 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "vocab-only": vocab_file,
     "gemma3": gemma3,
     "mamba": mamba,
-    "qwen35": lambda path: qwen35(path, mtp=False),
-    "qwen35-mtp": lambda path: qwen35(path, mtp=True),
-    "step35": step35,
-    "eagle3": eagle3,
-    "dflash": dflash,
-    "dspark": lambda path: dflash(path, markov=True),
     "bert": bert,
     "t5": t5,
     "t5encoder": lambda path: t5(path, encoder_only=True),

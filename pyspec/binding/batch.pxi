@@ -36,7 +36,7 @@ cdef class Batch:
             context.leave()
         self.context = context
         self.of_sequence.resize(context.n_seq_max)
-        self.encoder_width = encoder_width(context)
+        self.encoder_width = encoder_width(context.handle)
         self.decoder_width = (
             llama_model_n_embd_out(context.handle.ptr) if context.ctx_type == "mtp"
             else self.encoder_width if context.model_arch() == "dflash"
@@ -278,15 +278,3 @@ cdef class Batch:
                     f"({context.n_ubatch}); it has {self.n} entries", name="batch", value=self.n,
                 )
         return 0
-
-
-cdef Py_ssize_t encoder_width(Context context):
-    """Numbers in a row the encoder takes; libllama has no getter for it."""
-    cdef const llama_model * model = context.handle.ptr
-    cdef Py_ssize_t n_layers = llama_model_target_layer_ids_n(model)
-    width = None
-    if n_layers and context.model_arch() == "eagle3":
-        width = meta_value(context.handle, b"eagle3.target_hidden_size")
-    if width is not None and width.isdecimal():
-        return n_layers * int(width)
-    return n_layers * llama_model_n_embd(model) if n_layers else llama_model_n_embd_inp(model)

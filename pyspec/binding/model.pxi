@@ -405,6 +405,32 @@ cdef class Model:
         cdef const int32_t * ids = llama_model_target_layer_ids(ptr)
         return tuple(ids[i] for i in range(llama_model_target_layer_ids_n(ptr)))
 
+    @property
+    def n_embd_inp_enc(self) -> int:
+        """Width of a row the encoder takes: of a draft head the hidden states of all layers it reads."""
+        return encoder_width(self.use())
+
+    @property
+    def n_mtp_heads(self) -> int:
+        """NextN layers that can draft one after the other; 0 where libllama has no graph for them."""
+        return n_mtp_heads(self.arch, llama_model_n_layer_nextn(self.use().ptr))
+
+    @property
+    def mtp_crops_rows(self) -> bool:
+        """Whether NextN layers compute hidden states of output rows only: they are then read masked."""
+        return self.arch in CROPPED_NEXTN_ARCHS
+
+    @property
+    def has_nextn_state(self) -> bool:
+        """Whether ``Context.set_embeddings_nextn`` works: there is a hidden state for NextN layers."""
+        return self.arch in NEXTN_ARCHS
+
+    def has_layer_input(self, layer) -> bool:
+        """Whether ``Context.set_embeddings_layer_inp`` works for a layer."""
+        cdef int64_t i = as_int("layer", layer, -(1 << 31), (1 << 31) - 1)
+        cdef int32_t n = llama_model_n_layer(self.use().ptr)
+        return 0 <= i <= n and self.arch in (LAST_LAYER_INPUT_ARCHS if i == n else LAYER_INPUT_ARCHS)
+
     def chat_template(self, name: str | None = None) -> str | None:
         """The Jinja chat template in the file, or None when there is none.
 
@@ -454,6 +480,17 @@ cdef class Model:
 
 cdef uint64_t handle_bytes(ModelHandle handle):
     return llama_model_size(handle.ptr)
+
+
+cdef Py_ssize_t encoder_width(ModelHandle handle):
+    """Numbers in a row the encoder takes; libllama has no getter for it."""
+    cdef Py_ssize_t n_layers = llama_model_target_layer_ids_n(handle.ptr)
+    width = None
+    if n_layers and meta_value(handle, b"general.architecture") == "eagle3":
+        width = meta_value(handle, b"eagle3.target_hidden_size")
+    if width is not None and width.isdecimal():
+        return n_layers * int(width)
+    return n_layers * llama_model_n_embd(handle.ptr) if n_layers else llama_model_n_embd_inp(handle.ptr)
 
 
 cdef int meta_string(ModelHandle handle, int32_t i, bint key, string & out) except -1:

@@ -19,6 +19,7 @@ from pyspec.engine import Engine, Result
 from pyspec.models import resolve
 from pyspec.sampling import SamplingParams
 from pyspec.speculation import DraftModel
+from pyspec.speculation.hidden_config import HiddenStateDraft
 
 INTERRUPTED = 130
 
@@ -120,7 +121,9 @@ def _with_files(config: Generate, display: FetchDisplay) -> Generate:
     config = replace(config, model=str(resolve(config.model, display)))
     if isinstance(config.speculation, tuple):
         speculators = tuple(
-            replace(spec, path=resolve(spec.path, display)) if isinstance(spec, DraftModel) else spec
+            replace(spec, path=str(resolve(spec.path, display)))
+            if isinstance(spec, DraftModel | HiddenStateDraft) and spec.path is not None
+            else spec
             for spec in config.speculation
         )
         config = replace(config, speculation=speculators)

@@ -13,12 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspec import models
-from pyspec._llama import Model, Vocab
+from pyspec._llama import Model, Vocab, n_mtp_heads
 from pyspec.buildinfo import build_info
 from pyspec.cli.console import FetchDisplay, error_console, output_console, show_log
 from pyspec.cli.parser import Parser
-from pyspec.errors import UnsupportedModel, VocabMismatch
+from pyspec.errors import ModelLoadError, UnsupportedModel, VocabMismatch
 from pyspec.gguf_header import GGUFHeader, read_gguf
+from pyspec.speculation.detection import DRAFT_SIMPLE, detect_draft
+from pyspec.speculation.pairing import CHECKS
 from pyspec.speculation.shipped_lists import shipped_list
 from pyspec.speculation.vocab_gate import check_vocabulary
 from pyspec.vocab_lists.inspection import head_bytes
@@ -84,6 +86,8 @@ def describe(path: str, draft: str | None = None) -> dict[str, Any]:
             "n_ctx_train": header.key("context_length"),
             "n_layer": header.key("block_count"),
             "n_layer_nextn": header.key("nextn_predict_layers", 0),
+            "drafts_as": _drafts_as(path, header),
+            "reads": _reads(header),
             "n_embd": header.key("embedding_length"),
             "n_head": _number(header.key("attention.head_count")),
             "n_head_kv": _number(header.key("attention.head_count_kv", header.key("attention.head_count"))),
@@ -95,8 +99,26 @@ def describe(path: str, draft: str | None = None) -> dict[str, Any]:
             "registered_drafts": _registered_drafts(model.vocab, header.size),
         }
         if draft is not None:
-            information["draft"] = _pair(model.vocab, draft)
+            information["draft"] = _pair(path, model.vocab, draft)
     return information
+
+
+def _drafts_as(path: str, header: GGUFHeader) -> str:
+    """What the file is as a draft, by llama.cpp's names."""
+    kind = detect_draft(path)
+    if kind != "draft-mtp":
+        return kind
+    n_nextn = header.key("nextn_predict_layers", 0)
+    return kind if isinstance(n_nextn, int) and n_mtp_heads(header.arch, n_nextn) else DRAFT_SIMPLE
+
+
+def _reads(header: GGUFHeader) -> dict[str, Any] | None:
+    """What a draft reads of its target, where its file says so."""
+    layers = header.key("target_layers")
+    if header.arch not in ("eagle3", "dflash") or layers is None:
+        return None
+    width = header.key("target_hidden_size", header.key("embedding_length"))
+    return {"layers": [int(layer) for layer in layers], "width": width, "block_size": header.key("block_size")}
 
 
 def _weights(header: GGUFHeader) -> dict[str, int]:
@@ -156,13 +178,21 @@ def _registered_drafts(vocab: Vocab, size: int) -> list[str]:
     return [info.name for info in listed if info.base in fits and info.size < size]
 
 
-def _pair(target: Vocab, draft: str) -> dict[str, Any]:
-    with Model(draft, vocab_only=True) as model:
-        try:
-            check_vocabulary(target, model.vocab)
-        except (VocabMismatch, UnsupportedModel) as error:
-            return {"path": draft, "compatible": False, "reason": str(error)}
-    return {"path": draft, "compatible": True, "reason": None}
+def _pair(target: str, vocab: Vocab, draft: str) -> dict[str, Any]:
+    kind = detect_draft(draft)
+    pair: dict[str, Any] = {"path": draft, "kind": kind, "compatible": True, "reason": None}
+    try:
+        if kind == DRAFT_SIMPLE:
+            with Model(draft, vocab_only=True) as model:
+                check_vocabulary(vocab, model.vocab)
+        else:
+            # Weights are mapped, not read.
+            options: dict[str, Any] = {"n_gpu_layers": 0, "use_extra_bufts": False}
+            with Model(target, **options) as whole, Model(draft, load_mtp=kind == "draft-mtp", **options) as model:
+                CHECKS[kind](whole, model)
+    except (VocabMismatch, UnsupportedModel, ModelLoadError) as error:
+        pair |= {"compatible": False, "reason": str(error)}
+    return pair
 
 
 # What people see
@@ -193,7 +223,8 @@ def _model_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:
         ("context", "not given" if trained is None else f"{trained:,} tokens in training"),
         ("layers", f"{info['n_layer']}, {info['n_embd']} wide"),
         ("heads", heads),
-        ("NextN layers", str(info["n_layer_nextn"]) if info["n_layer_nextn"] else "none"),
+        ("NextN layers", _nextn(info)),
+        *([("drafts as", _draft(info))] if info["drafts_as"] != DRAFT_SIMPLE else []),
         ("memory", _MEMORY[info["memory"]].format(window=info["sliding_window"])),
         ("vocabulary", f"{vocab['n_tokens']:,} tokens, {vocab['type']}{bos}"),
         ("ends with", ends),
@@ -202,7 +233,8 @@ def _model_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:
         ("registered drafts", ", ".join(info["registered_drafts"]) or "none fits, or is there"),
     ]
     if (pair := info.get("draft")) is not None:
-        verdict = Text("can draft for it: the vocabularies agree", style="green")
+        agree = "vocabularies" if pair["kind"] == DRAFT_SIMPLE else "layers, widths and vocabularies"
+        verdict = Text(f"can draft for it: the {agree} agree", style="green")
         if not pair["compatible"]:
             verdict = Text(pair["reason"], style="red")
         rows += [("draft", pair["path"]), ("", verdict)]
@@ -215,6 +247,21 @@ def _draft_vocabulary_row(found: dict[str, Any] | None) -> str:
     size = found["head_bytes"]
     head = "" if size is None else f"; as a draft its output head takes {size / 1e6:,.1f} MB more"
     return f"a list of {found['n_tokens']:,} tokens comes for it ({found['name']}){head}"
+
+
+def _nextn(info: dict[str, Any]) -> str:
+    if not info["n_layer_nextn"]:
+        return "none"
+    use = "they draft (draft-mtp)" if info["drafts_as"] == "draft-mtp" else "this llama.cpp can't draft with them"
+    return f"{info['n_layer_nextn']}; {use}"
+
+
+def _draft(info: dict[str, Any]) -> str:
+    if (reads := info["reads"]) is None:
+        return f"{info['drafts_as']}, for itself or another model of its kind"
+    layers = ", ".join(map(str, reads["layers"]))
+    blocks = f", in blocks of {reads['block_size']}" if reads["block_size"] else ""
+    return f"{info['drafts_as']}{blocks}; reads the inputs of layers {layers} of a target {reads['width']} wide"
 
 
 def _build_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pyspec.cli.options import context_size, layers
 from pyspec.cli.parser import Option, Removed, UsageError, add_options, given, with_flag
 from pyspec.engine import Engine
-from pyspec.errors import InvalidRequest
+from pyspec.errors import InvalidRequest, ModelLoadError
 from pyspec.speculation import (
+    DraftDFlash,
+    DraftDSpark,
+    DraftEagle3,
     DraftModel,
+    DraftMTP,
     GrammarDrafts,
     NGramCache,
     NGramMapK,
@@ -20,8 +25,13 @@ from pyspec.speculation import (
     NGramMod,
     NGramSimple,
 )
+from pyspec.speculation.detection import detect_draft
 
-Speculator = DraftModel | NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache | GrammarDrafts
+ModelDraft = DraftModel | DraftMTP | DraftEagle3 | DraftDFlash | DraftDSpark
+Speculator = ModelDraft | NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache | GrammarDrafts
+
+# Under which the options of whatever drafts with a model are kept, also where that is another kind.
+DRAFT = "draft-simple"
 
 # fmt: off
 DRAFT_OPTIONS = (
@@ -115,14 +125,32 @@ class SpecType:
         name: llama.cpp's name of it.
         make: the configuration it stands for.
         options: flags of that configuration's fields.
+        prefix: under which their values are kept; empty: under the name.
     """
 
     name: str
     make: Callable[..., Speculator]
     options: tuple[Option, ...]
+    prefix: str = ""
+
+    def given(self, args: argparse.Namespace) -> dict[str, Any]:
+        """The values of its options that were given."""
+        return given(args, self.prefix or self.name)
 
 
-DRAFT_SIMPLE = SpecType("draft-simple", DraftModel, DRAFT_OPTIONS)
+def _model_type(config: type[ModelDraft], name: str) -> SpecType:
+    """A kind that drafts with a model, with those of the draft's options that it has."""
+    names = {field.name for field in fields(config)}
+    return SpecType(name, config, tuple(option for option in DRAFT_OPTIONS if option.field in names), DRAFT)
+
+
+DRAFT_SIMPLE = _model_type(DraftModel, "draft-simple")
+DRAFT_MTP = _model_type(DraftMTP, DraftMTP.kind)
+MODEL_TYPES = (
+    DRAFT_SIMPLE,
+    DRAFT_MTP,
+    *(_model_type(config, config.kind) for config in (DraftEagle3, DraftDFlash, DraftDSpark)),
+)
 NGRAM_TYPES = (
     SpecType("ngram-simple", NGramSimple, _ngram_options("ngram-simple")),
     SpecType("ngram-map-k", NGramMapK, _ngram_options("ngram-map-k")),
@@ -131,7 +159,7 @@ NGRAM_TYPES = (
     SpecType("ngram-cache", NGramCache, NGRAM_CACHE_OPTIONS),
 )
 GRAMMAR = SpecType(GrammarDrafts.kind, GrammarDrafts, GRAMMAR_OPTIONS)
-SPEC_TYPES = {spec.name: spec for spec in (DRAFT_SIMPLE, *NGRAM_TYPES, GRAMMAR)}
+SPEC_TYPES = {spec.name: spec for spec in (*MODEL_TYPES, *NGRAM_TYPES, GRAMMAR)}
 
 _REMOVED = {
     ("--draft", "--draft-n", "--draft-max"): "--spec-draft-n-max or --spec-ngram-mod-n-max",
@@ -151,14 +179,15 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
         "--model-draft",
         dest="draft_model",
         metavar="FNAME",
-        help="draft model: GGUF file or name. Without --spec-type it is used as draft-simple",
+        help="draft model: GGUF file or name. Without --spec-type it is used as what it is made for",
     )
     group.add_argument(
         "--spec-type",
         action="append",
         metavar="TYPE,...",
         help=f"who drafts: none, {', '.join(SPEC_TYPES)}; of several grammar is asked first and the draft "
-        "model last (default: draft-simple where a draft model is given, else none)",
+        "model last; draft-mtp without a draft model uses the target's own NextN layers (default: what the draft "
+        "model is made for where one is given, else none)",
     )
     group.add_argument(
         "--spec-default",
@@ -168,7 +197,7 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
         help="the same as --spec-type ngram-mod",
     )
     add_options(group, "engine", LENGTH_OPTIONS, Engine)
-    add_options(group, DRAFT_SIMPLE.name, DRAFT_OPTIONS, DraftModel)
+    add_options(group, DRAFT, DRAFT_OPTIONS, DraftModel)
     for spec in (*NGRAM_TYPES, GRAMMAR):
         add_options(parser.add_argument_group(spec.name), spec.name, spec.options, spec.make)
     for flags, new in _REMOVED.items():
@@ -189,26 +218,45 @@ def read_speculation(args: argparse.Namespace) -> Literal["none", "auto"] | tupl
         _require_none_alone(args, names)
         return "none"
     if not names and args.draft_model is not None:
-        names = [DRAFT_SIMPLE.name]
-    for spec in SPEC_TYPES.values():
+        names = [_kind_of(args.draft_model)]
+    models = [spec for spec in MODEL_TYPES if spec.name in names]
+    if len(models) > 1:
+        raise UsageError(f"--spec-type {','.join(names)}: one of these can draft with a model, not both")
+    for spec in (*NGRAM_TYPES, GRAMMAR):
         if spec.name not in names and (flag := _flag_given(args, spec)):
             raise UsageError(f"{flag} needs {_needed(spec)}")
-    if DRAFT_SIMPLE.name in names and args.draft_model is None:
-        raise UsageError(f"--spec-type {DRAFT_SIMPLE.name} needs {_needed(DRAFT_SIMPLE)}")
-    if DRAFT_SIMPLE.name not in names and args.draft_model is not None:
+    if not models and (flag := _flag_given(args, DRAFT_SIMPLE)):
+        raise UsageError(f"{flag} needs {_needed(DRAFT_SIMPLE)}")
+    if models:
+        known = {option.field for option in models[0].options}
+        for option in DRAFT_OPTIONS:
+            if option.field in given(args, DRAFT) and option.field not in known:
+                raise UsageError(f"{option.long_flag} is of no use to {models[0].name}: leave it out")
+        if args.draft_model is None and models[0] is not DRAFT_MTP:
+            raise UsageError(f"--spec-type {models[0].name} needs {_needed(models[0])}")
+    elif args.draft_model is not None:
         raise UsageError(
-            f"--spec-type {','.join(names)} makes no use of the draft model: add draft-simple, or leave -md out"
+            f"--spec-type {','.join(names)} makes no use of the draft model: add {_kind_of(args.draft_model)}, or "
+            "leave -md out"
         )
     if not names and "draft_length" in given(args, "engine"):
         raise UsageError(f"{LENGTH_OPTIONS[0].long_flag} needs somebody who drafts: -md FNAME, or --spec-type TYPE")
     chosen = [SPEC_TYPES[name] for name in dict.fromkeys(names)]
-    chosen.sort(key=lambda spec: (spec is DRAFT_SIMPLE, spec is not GRAMMAR))  # what costs nothing is asked first
+    chosen.sort(key=lambda spec: (spec in models, spec is not GRAMMAR))  # what costs nothing is asked first
     return tuple(_make(args, spec) for spec in chosen) or "auto"
 
 
+def _kind_of(draft_model: str) -> str:
+    """What a draft model is made for. Registered models are plain ones, and what can't be read is reported later."""
+    try:
+        return detect_draft(draft_model) if os.path.isfile(draft_model) else DRAFT_SIMPLE.name
+    except ModelLoadError:
+        return DRAFT_SIMPLE.name
+
+
 def _make(args: argparse.Namespace, spec: SpecType) -> Speculator:
-    values: dict[str, Any] = given(args, spec.name)
-    if spec is DRAFT_SIMPLE:
+    values: dict[str, Any] = spec.given(args)
+    if spec in MODEL_TYPES:
         values["path"] = args.draft_model
     try:
         return spec.make(**values)
@@ -229,9 +277,9 @@ def _require_none_alone(args: argparse.Namespace, names: list[str]) -> None:
 
 def _flag_given(args: argparse.Namespace, spec: SpecType) -> str | None:
     """One of the type's flags that was given, or None."""
-    fields = given(args, spec.name)
-    return next((option.long_flag for option in spec.options if option.field in fields), None)
+    values = spec.given(args)
+    return next((option.long_flag for option in spec.options if option.field in values), None)
 
 
 def _needed(spec: SpecType) -> str:
-    return "a draft model: -md FNAME" if spec is DRAFT_SIMPLE else f"--spec-type {spec.name}"
+    return "a draft model: -md FNAME" if spec in MODEL_TYPES else f"--spec-type {spec.name}"

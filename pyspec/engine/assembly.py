@@ -11,8 +11,10 @@ from typing import Any
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
 from pyspec._llama import Context, Model, giving_memory_back
+from pyspec._model_drafting import ModelRunner
 from pyspec._speculator import CompiledSpeculator
 from pyspec.engine.config import DraftVocabConfig, EngineConfig
+from pyspec.engine.hidden_drafts import HiddenDraft, hidden_runner, load_hidden_draft, open_hidden_draft
 from pyspec.engine.loading import (
     MODEL_SETTINGS,
     Loaded,
@@ -31,9 +33,10 @@ from pyspec.speculation.chain import Chain
 from pyspec.speculation.config import DraftModel
 from pyspec.speculation.controller import LengthController
 from pyspec.speculation.grammar import ForcedTokens, GrammarDrafts
+from pyspec.speculation.hidden_config import HiddenStateDraft
 from pyspec.speculation.ngram_config import NGramSpec, save_learned
 from pyspec.speculation.scripted import GuardedSpeculator
-from pyspec.speculation.specs import SpeculatorSpec, guarded
+from pyspec.speculation.specs import ModelSpec, SpeculatorSpec, guarded
 from pyspec.speculation.synthetic import Synthetic, conditional
 
 # A draft vocabulary nobody asked for is used where it makes a decode of the draft model shorter by this share, by so
@@ -100,9 +103,17 @@ def assemble(
         if isinstance(target, Model):
             model = target
         else:
-            model = load_model(target, "target", progress, **{name: settings[name] for name in MODEL_SETTINGS})
+            own_nextn = any(isinstance(spec, HiddenStateDraft) and spec.path is None for spec in specs)
+            options = {name: settings[name] for name in MODEL_SETTINGS}
+            model = load_model(target, "target", progress, load_mtp=own_nextn, **options)
             owned.append(model)
         require_text_model(model, "target")
+        hidden: HiddenDraft | None = None
+        for spec in specs:
+            if isinstance(spec, HiddenStateDraft):
+                hidden = load_hidden_draft(model, spec, progress)
+                if hidden.own_file:
+                    owned.append(hidden.model)
         tgt = open_target(
             model,
             n_ctx=model.n_ctx_train if n_ctx is None else n_ctx,
@@ -132,6 +143,11 @@ def assemble(
                         head=dft.head,
                     )
                 )
+            elif hidden is not None and spec is hidden.spec:
+                heads = open_hidden_draft(hidden, tgt)
+                opened += heads
+                dft = heads[0]
+                speculators.append(hidden_runner(hidden, heads, tgt))
             elif isinstance(spec, NGramSpec):
                 speculators.append(spec.build(n_slots, tgt.context.n_vocab))
             elif isinstance(spec, GrammarDrafts):
@@ -184,7 +200,7 @@ def assemble(
             rollback=decoder.rollback,
             n_draft_max=n_draft_max,
             draft_length="fixed" if controller is None else "auto",
-            draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, DraftModel)), None),
+            draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, ModelSpec)), None),
             draft_vocab=None if dft is None else dft.vocab,
         ),
         release=release,
@@ -195,7 +211,7 @@ def _controller(
     tgt: Loaded, speculators: Sequence[GuardedSpeculator | CompiledSpeculator | ForcedTokens], n_draft_max: int
 ) -> LengthController:
     n_rows_max = min(tgt.context.n_batch, tgt.context.n_outputs_max)
-    n_model = next((s.n_max for s in speculators if isinstance(s, DraftRunner)), 0)
+    n_model = next((s.n_max for s in speculators if isinstance(s, ModelRunner)), 0)
     own_pools = tgt.context.n_seq_max > 1 and not tgt.context.kv_unified
     return LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max, own_pools=own_pools)
 
@@ -213,7 +229,7 @@ def prepare(assembly: Assembly) -> Assembly:
     """
     runner = assembly.setup.chain.draft_model
     vocab = assembly.config.draft_vocab
-    if runner is not None and runner.head is not None and vocab is not None:
+    if isinstance(runner, DraftRunner) and runner.head is not None and vocab is not None:
         why = try_head(runner, only_if_it_pays=vocab.source == "auto")
         if why is not None:
             runner.drop_head()
@@ -225,10 +241,12 @@ def prepare(assembly: Assembly) -> Assembly:
     rows = [n for n in TRIAL_ROWS if n < controller.n_rows_max]
     measure_decodes(assembly.contexts[0], [*rows, controller.n_rows_max], controller.verify)
     if runner is not None:
-        for reduced in (False, True) if runner.head is not None else (False,):
+        simple = runner if isinstance(runner, DraftRunner) else None
+        for reduced in (False, True) if simple is not None and simple.head is not None else (False,):
             controller.use_head(reduced=reduced)
-            for n in (1, 2, 32):
-                for ms in runner.time_decodes(n, 4, reduced=reduced)[1:]:
+            for n in sorted({min(n, runner.context.n_batch) for n in (1, 2, 32)}):
+                decodes = runner.time_decodes(n, 4) if simple is None else simple.time_decodes(n, 4, reduced=reduced)
+                for ms in decodes[1:]:
                     controller.draft.observe(n, ms)
     return assembly
 

@@ -42,12 +42,14 @@ class Engine:
     Args:
         target: the model whose text is wanted: a GGUF file, a name that ``pyspec models list`` knows, or an open
             `Model`, which stays open when the engine is closed.
-        draft_model: short for ``speculation=DraftModel(draft_model)``.
-        speculation: who drafts. A `DraftModel`, an n-gram method (`NGramSimple`, `NGramMapK`, `NGramMapK4V`,
-            `NGramMod`, `NGramCache`), `GrammarDrafts`, any object with ``propose(requests)``, a function
-            ``tokens -> draft``, or several of them in the order they are asked (the first that has a draft wins the
-            round; at most one draft model). "auto": what a request's grammar forces, then n-grams of the text
-            itself, then the draft model if one is given, with lengths that pay (see draft_length; with
+        draft_model: short for ``speculation=DraftModel(draft_model)``, or whatever else the file is made for
+            (`DraftMTP`, `DraftEagle3`).
+        speculation: who drafts. A `DraftModel`, a draft that reads the target's hidden states (`DraftMTP`,
+            `DraftEagle3`), an n-gram method (`NGramSimple`, `NGramMapK`, `NGramMapK4V`, `NGramMod`, `NGramCache`),
+            `GrammarDrafts`, any object with ``propose(requests)``, a function ``tokens -> draft``, or several of them
+            in the order they are asked (the first that has a draft wins the round; at most one with a model). "auto":
+            what a request's grammar forces, then n-grams of the text itself, then the draft model if one is given, or
+            else the NextN layers in the target's file, with lengths that pay (see draft_length; with
             draft_length="fixed" and a draft model: without the n-grams). "none" or None: plain decoding.
         n_slots: requests that run at once. They share the models, one context of each, and every decode; a context
             takes n_slots times the memory of one.
@@ -127,7 +129,7 @@ class Engine:
         load_progress: LoadProgress | None = None,
     ) -> None:
         check_callback(load_progress, "load_progress")
-        specs = speculators_from(speculation, draft_model, adaptive=draft_length != "fixed")
+        specs = speculators_from(speculation, draft_model, adaptive=draft_length != "fixed", target=target)
         for name, value, low in (
             ("n_slots", n_slots, 1),
             ("n_prompt_rows", n_prompt_rows, 1),

@@ -23,7 +23,7 @@ LoadProgress = Callable[[str, float], None]
 # Settings that are the model's, not the context's.
 MODEL_SETTINGS = ("n_gpu_layers", "use_extra_bufts")
 
-# Draft files that read the target's hidden states; they need speculators of their own.
+# Architectures that read a target's hidden states, and can't write by themselves.
 HIDDEN_STATE_DRAFTS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash or draft-dspark"}
 
 
@@ -105,7 +105,7 @@ def open_target(
         kv_unified=n_slots > 1 and n_cells is not None,
         **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
     )
-    return Loaded(model, context, _describe(model, context, n_ctx, config))
+    return Loaded(model, context, describe(model, context, n_ctx, config))
 
 
 def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | None) -> Loaded:
@@ -129,8 +129,8 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
     kind = detect_draft(path)
     if kind != DRAFT_SIMPLE:
         raise UnsupportedModel(
-            f"{path} is a draft for {kind}, which reads the target's hidden states; this version drafts with plain "
-            f"models ({DRAFT_SIMPLE}) and without a model (ngram-simple, ngram-map-k, ngram-mod, ...)"
+            f"{path} is a draft for {kind}, which reads the target's hidden states, no DraftModel ({DRAFT_SIMPLE}); "
+            "given as draft_model, a file is used as what it is"
         )
     model = load_model(path, "draft", progress, n_gpu_layers=options.n_gpu_layers)
     try:
@@ -156,7 +156,7 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             kv_unified=n_slots > 1,  # drafts may be rounded as they like, and sequences read different lengths at once
             **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
         )
-        loaded = Loaded(model, context, _describe(model, context, n_ctx, config))
+        loaded = Loaded(model, context, describe(model, context, n_ctx, config))
         return loaded if options.vocab is None else open_head(target, loaded, options)
     except BaseException:
         model.close()
@@ -187,7 +187,8 @@ def open_head(target: Loaded, draft: Loaded, options: DraftModel) -> Loaded:
     return replace(draft, head=head, vocab=config)
 
 
-def _describe(model: Model, context: Context, n_ctx: int, config: dict[str, Any]) -> ModelConfig:
+def describe(model: Model, context: Context, n_ctx: int, config: dict[str, Any]) -> ModelConfig:
+    """What a model runs with."""
     return ModelConfig(
         path=model.path,
         description=model.desc,

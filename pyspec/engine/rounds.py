@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspec._decoder import Decoder
     from pyspec._llama import Vocab
 
-DRAFT_MODEL = "draft-simple"
-
 
 @dataclass(frozen=True)
 class Setup:
@@ -267,6 +265,8 @@ class Run:
     def _count(self, work: Work, n_drafted: int, first: bool) -> None:
         """Adds a round to the statistics. Times are those of the whole round, whoever shares it."""
         stats, counts = self.job.stats, work.counts
+        model = self.setup.chain.draft_model
+        model_name = "" if model is None else model.name
         stats.target_calls += 1
         stats.target_rows += self._n_prompt_rows or 1 + n_drafted
         calls, rows = self.setup.chain.draft_work(self.seq)
@@ -286,12 +286,12 @@ class Run:
             for name, n_failures in self._draft.failures.items():
                 stats.speculator(name).failures += n_failures
             if self._draft.asked_model and counts["draft_failures"]:
-                stats.speculator(DRAFT_MODEL).failures += counts["draft_failures"]
+                stats.speculator(model_name).failures += counts["draft_failures"]
         propose_ms = 0.0
         for name in self.setup.chain.names:
             spent_us = (
                 counts["draft_us"]
-                if name == DRAFT_MODEL
+                if name == model_name
                 else counts.get(f"{name}.propose_us", 0) + counts.get(f"{name}.index_us", 0)
             )
             if spent_us:

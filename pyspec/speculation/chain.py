@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
+from pyspec._model_drafting import ModelRunner
 from pyspec._speculator import CompiledSpeculator
 from pyspec.speculation.controller import LengthController
 from pyspec.speculation.grammar import ForcedTokens
@@ -79,13 +80,13 @@ class Chain:
         self.names = tuple(speculator.name for speculator in speculators)
         self._decoder = decoder
         self._speculators = speculators
-        self._model = next((s for s in speculators if isinstance(s, DraftRunner)), None)
+        self._model = next((s for s in speculators if isinstance(s, ModelRunner)), None)
         compiled = [s for s in speculators if isinstance(s, CompiledSpeculator)]
         self._which = compiled.index(self._model) if self._model is not None else -1  # among the decoder's
         self._with_prompts = False  # in the round's batch
 
     @property
-    def draft_model(self) -> DraftRunner | None:
+    def draft_model(self) -> ModelRunner | None:
         """The speculator that drafts with a model, if there is one."""
         return self._model
 
@@ -195,7 +196,7 @@ class Chain:
         controller, model = self.controller, self._model
         if model is None or controller is None:
             return []
-        if model.head is not None:
+        if isinstance(model, DraftRunner) and model.head is not None:
             self._decoder.prepare(self._which)
             controller.use_head(reduced=model.head.reduced)
         unread = [self._decoder.n_committed(draft.seq) + 1 - model.synced(draft.seq) for draft in wanting]

@@ -6,7 +6,7 @@ import os
 
 from pyspec.gguf_header import GGUFHeader, read_gguf
 
-# The kind this version drafts with; the others read the target's hidden states and need speculators of their own.
+# The kind that reads tokens; the others read the target's hidden states.
 DRAFT_SIMPLE = "draft-simple"
 
 
@@ -25,10 +25,10 @@ def detect_draft(path: str | os.PathLike[str]) -> str:
         return "draft-dspark" if "markov_w1.weight" in header.tensors else "draft-dflash"
     if header.arch == "eagle3":
         return "draft-eagle3"
-    return "draft-mtp" if _has_nextn_layer(header) else DRAFT_SIMPLE
+    return "draft-mtp" if has_nextn_layer(header) else DRAFT_SIMPLE
 
 
-def _has_nextn_layer(header: GGUFHeader) -> bool:
+def has_nextn_layer(header: GGUFHeader) -> bool:
     """Whether the last block projects (embedding, hidden state) pairs, as NextN layers do."""
     n_blocks = header.key("block_count")
     return isinstance(n_blocks, int) and f"blk.{n_blocks - 1}.nextn.eh_proj.weight" in header.tensors

@@ -23,6 +23,7 @@ from typing import Any
 from pyspec.errors import InvalidRequest
 from pyspec.speculation.config import DraftModel
 from pyspec.speculation.grammar import GrammarDrafts
+from pyspec.speculation.hidden_config import DraftDFlash, DraftDSpark, DraftEagle3, DraftMTP, HiddenStateDraft
 from pyspec.speculation.ngram_config import (
     NGramCache,
     NGramMapK,
@@ -32,10 +33,14 @@ from pyspec.speculation.ngram_config import (
     NGramSpec,
 )
 
-Config = DraftModel | NGramSpec | GrammarDrafts
+Config = DraftModel | HiddenStateDraft | NGramSpec | GrammarDrafts
 
-CONFIGS: dict[str, type[DraftModel] | type[NGramSpec] | type[GrammarDrafts]] = {
+CONFIGS: dict[str, type[DraftModel] | type[HiddenStateDraft] | type[NGramSpec] | type[GrammarDrafts]] = {
     "draft-simple": DraftModel,
+    "draft-mtp": DraftMTP,
+    "draft-eagle3": DraftEagle3,
+    "draft-dflash": DraftDFlash,
+    "draft-dspark": DraftDSpark,
     "ngram-simple": NGramSimple,
     "ngram-map-k": NGramMapK,
     "ngram-map-k4v": NGramMapK4V,
@@ -43,9 +48,6 @@ CONFIGS: dict[str, type[DraftModel] | type[NGramSpec] | type[GrammarDrafts]] = {
     "ngram-cache": NGramCache,
     "grammar": GrammarDrafts,
 }
-
-# Types of llama.cpp that no speculator here serves.
-ELSEWHERE = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 
 
 def to_settings(specs: Iterable[Config]) -> list[dict[str, Any]]:
@@ -96,8 +98,6 @@ def read_toml(path: str | os.PathLike[str]) -> list[Config]:
 
 
 def _spec(kind: Any, values: dict[str, Any]) -> Config:
-    if kind in ELSEWHERE:
-        raise InvalidRequest(f"type {kind!r} is not available in this version", name="type", value=kind)
     if kind not in CONFIGS:
         known = ", ".join(CONFIGS)
         raise InvalidRequest(f"type must be none or one of {known}, not {kind!r}", name="type", value=kind)
@@ -111,5 +111,5 @@ def _spec(kind: Any, values: dict[str, Any]) -> Config:
                 value=values[name],
             )
     if config is DraftModel and "path" not in values:
-        raise InvalidRequest("draft-simple needs a path", name="path", value=None)
+        raise InvalidRequest(f"{kind} needs a path", name="path", value=None)
     return config(**values)

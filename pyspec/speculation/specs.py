@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from pyspec._llama import Model, n_mtp_heads
 from pyspec.errors import InvalidRequest
+from pyspec.gguf_header import read_gguf
+from pyspec.models import resolve
 from pyspec.speculation.config import DraftModel, check_integer
+from pyspec.speculation.detection import detect_draft, has_nextn_layer
 from pyspec.speculation.grammar import GrammarDrafts
+from pyspec.speculation.hidden_config import DraftDFlash, DraftDSpark, DraftEagle3, DraftMTP, HiddenStateDraft
 from pyspec.speculation.ngram_config import NGramMapK4V, NGramSpec
 from pyspec.speculation.scripted import FunctionSpeculator, GuardedSpeculator, Speculator
 
-SpeculatorSpec = DraftModel | NGramSpec | GrammarDrafts | Speculator | Callable[[list[int]], Iterable[int]]
+ModelSpec = DraftModel | HiddenStateDraft
+SpeculatorSpec = ModelSpec | NGramSpec | GrammarDrafts | Speculator | Callable[[list[int]], Iterable[int]]
 Speculation = str | SpeculatorSpec | Sequence[SpeculatorSpec] | None
 
 # What "auto" drafts with: the controller shortens these drafts to what pays.
@@ -25,16 +31,56 @@ AUTO_GRAMMAR = GrammarDrafts()
 DEFAULT_N_MAX = 16
 
 
+HIDDEN_DRAFTS: dict[str, type[HiddenStateDraft]] = {
+    config.kind: config for config in (DraftMTP, DraftEagle3, DraftDFlash, DraftDSpark)
+}
+
+
+def draft_from_file(path: str | os.PathLike[str], *, automatic: bool = False) -> ModelSpec:
+    """The speculator that a draft file is made for.
+
+    Args:
+        path: a GGUF file, or the name of a registered model.
+        automatic: with the lengths that "auto" has.
+    """
+    kind = detect_draft(resolve(path))
+    if kind in HIDDEN_DRAFTS:
+        return HIDDEN_DRAFTS[kind](path, n_max=AUTO_N_MAX) if automatic else HIDDEN_DRAFTS[kind](path)
+    return DraftModel(path, n_max=AUTO_N_MAX, vocab="auto") if automatic else DraftModel(path)
+
+
+def own_draft(target: Any) -> list[ModelSpec]:
+    """What a target's own file has to draft with: NextN layers, or nothing."""
+    if isinstance(target, Model):
+        found = target.has_mtp and target.n_mtp_heads > 0
+    elif isinstance(target, str | os.PathLike) and os.fspath(target):
+        header = read_gguf(resolve(target))
+        n_nextn = header.key("nextn_predict_layers", 0)
+        found = isinstance(n_nextn, int) and n_mtp_heads(header.arch, n_nextn) > 0 and has_nextn_layer(header)
+    else:
+        found = False
+    return [DraftMTP(n_max=AUTO_N_MAX)] if found else []
+
+
 def speculators_from(
-    speculation: Speculation, draft_model: str | os.PathLike[str] | None, *, adaptive: bool = True
+    speculation: Speculation,
+    draft_model: str | os.PathLike[str] | None,
+    *,
+    adaptive: bool = True,
+    target: Any = None,
 ) -> list[SpeculatorSpec]:
-    """The speculators in order, from all the ways to name them; adaptive: drafts are cut to what pays."""
+    """The speculators in order, from all the ways to name them.
+
+    Args:
+        speculation: what the caller said, or "auto".
+        draft_model: a draft's file, or None.
+        adaptive: drafts are cut to what pays.
+        target: the target's file or model, in which "auto" looks for something to draft with.
+    """
     automatic = isinstance(speculation, str) and speculation == "auto"
-    given: list[SpeculatorSpec] = (
-        []
-        if draft_model is None
-        else [DraftModel(draft_model, n_max=AUTO_N_MAX, vocab="auto") if automatic else DraftModel(draft_model)]
-    )
+    given: list[SpeculatorSpec] = [] if draft_model is None else [draft_from_file(draft_model, automatic=automatic)]
+    if automatic and not given:
+        given += own_draft(target)
     if speculation is None or (isinstance(speculation, str) and speculation == "none"):
         if given:
             raise InvalidRequest(
@@ -57,9 +103,10 @@ def speculators_from(
     several = isinstance(speculation, Sequence)
     specs: list[SpeculatorSpec] = list(cast(Any, speculation)) if several else [cast(Any, speculation)]
     for spec in specs:
-        if not (isinstance(spec, DraftModel | NGramSpec | GrammarDrafts) or hasattr(spec, "propose") or callable(spec)):
+        known = isinstance(spec, ModelSpec | NGramSpec | GrammarDrafts)
+        if not (known or hasattr(spec, "propose") or callable(spec)):
             raise InvalidRequest(
-                f"a speculator is a DraftModel, one of the NGram classes, GrammarDrafts, an object with "
+                f"a speculator is a DraftModel, one of the other Draft or NGram classes, GrammarDrafts, an object with "
                 f"propose(requests) or a function of the tokens so far, not {spec!r}",
                 name="speculation",
                 value=spec,
@@ -73,14 +120,14 @@ def speculators_from(
                 name="speculation",
                 value=speculation,
             )
-    if sum(isinstance(spec, DraftModel) for spec in specs) > 1:
+    if sum(isinstance(spec, ModelSpec) for spec in specs) > 1:
         raise InvalidRequest("there can be one draft model at most", name="speculation", value=speculation)
     return specs
 
 
 def longest_draft(spec: SpeculatorSpec) -> int:
     """The longest draft of a speculator."""
-    if isinstance(spec, DraftModel):
+    if isinstance(spec, ModelSpec):
         return spec.n_max
     return check_integer(getattr(spec, "n_max", DEFAULT_N_MAX), "n_max", 1)
 
