@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cli_runs import run
 
-from pyspec import Engine, InvalidRequest, NGramMod, SamplingParams
+from pyspec import DraftEagle3, DraftMTP, Engine, InvalidRequest, NGramMod, SamplingParams
 from pyspec._llama import Model
 from pyspec.bench import lossless
 from pyspec.bench.kinds import KINDS, prompts_for, prompts_of
@@ -129,6 +129,17 @@ def test_a_draft_model_is_needed_where_one_is_named() -> None:
         read_settings(["draft-simple:4"])
     assert not any("draft-simple" in name for name in default_names(Defaults()))
     assert "draft-simple:4" in default_names(DRAFT)
+
+
+def test_drafts_that_read_the_target(tiny: Callable[[str], Path]) -> None:
+    """By their kind, with what is said of every draft model; a file stands for what it is made for."""
+    parameters = {"draft-simple": {"p_min": 0.5, "sync": "lazy"}}
+    (own,) = read_settings(["draft-mtp:2"], Defaults(None, parameters))[1:]
+    assert own.speculators == (DraftMTP(n_max=2, p_min=0.5),) and own.kind == "draft-mtp"
+    defaults = Defaults(str(tiny("eagle3")))
+    assert default_names(defaults)[:3] == ["draft-eagle3:2", "draft-eagle3:4", "draft-eagle3:8"]
+    assert read_settings(["draft-eagle3"], defaults)[1].speculators == (DraftEagle3(str(tiny("eagle3"))),)
+    assert not any(name.startswith("draft-") for name in default_names(Defaults()))
 
 
 def test_what_would_make_the_next_run_faster_is_refused() -> None:

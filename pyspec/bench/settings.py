@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pyspec._llama import Model
 from pyspec.engine import Engine
 from pyspec.errors import InvalidRequest
 from pyspec.speculation import (
+    DraftDFlash,
+    DraftDSpark,
+    DraftEagle3,
     DraftModel,
+    DraftMTP,
     NGramCache,
     NGramMapK,
     NGramMapK4V,
@@ -19,16 +24,24 @@ from pyspec.speculation import (
     NGramSimple,
     Synthetic,
 )
+from pyspec.speculation.detection import detect_draft
+from pyspec.speculation.hidden_config import HiddenStateDraft
 
 PLAIN = "plain"
 AUTO = "auto"
 DRAFT_SIMPLE = "draft-simple"
 
-Speculator = DraftModel | NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache
+Speculator = DraftModel | HiddenStateDraft | NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache
+
+# Kinds that draft with a model.
+MODEL_KINDS: dict[str, type[DraftModel] | type[HiddenStateDraft]] = {
+    DRAFT_SIMPLE: DraftModel,
+    **{config.kind: config for config in (DraftMTP, DraftEagle3, DraftDFlash, DraftDSpark)},
+}
 
 # kind -> what makes it, and the parameter that is the length of its drafts.
 TYPES: dict[str, tuple[Callable[..., Speculator], str]] = {
-    DRAFT_SIMPLE: (DraftModel, "n_max"),
+    **{kind: (config, "n_max") for kind, config in MODEL_KINDS.items()},
     "ngram-simple": (NGramSimple, "size_m"),
     "ngram-map-k": (NGramMapK, "size_m"),
     "ngram-map-k4v": (NGramMapK4V, "size_m"),
@@ -83,7 +96,7 @@ class Setting:
         """Settings for which this is equal can use one engine, with a draft length for each request."""
         if self.draft_length == "fixed" and len(self.speculators) == 1:
             (spec,) = self.speculators
-            if isinstance(spec, DraftModel):
+            if isinstance(spec, DraftModel | HiddenStateDraft):
                 return (replace(spec, n_max=1, n_min=0), spec.n_min)
         return (self.name,)
 
@@ -115,7 +128,7 @@ class Setting:
                 options["n_draft_max"] = len(synthetic.rates)
             return Engine(model, draft_model=self.draft_model, speculation="auto", **options)
         speculators = self.speculators
-        if n_draft_max is not None and isinstance(speculators[0], DraftModel):
+        if n_draft_max is not None and isinstance(speculators[0], DraftModel | HiddenStateDraft):
             speculators = (replace(speculators[0], n_max=n_draft_max), *speculators[1:])
         return Engine(model, speculation=list(speculators), draft_length=self.draft_length, **options)
 
@@ -126,11 +139,27 @@ class Defaults:
 
     Attributes:
         draft_model: GGUF file of the draft model, or None.
-        parameters: by kind of speculator, parameters that differ from its own defaults.
+        parameters: by kind of speculator, parameters that differ from its own defaults; what is said of draft-simple
+            is said of every kind with a model that has such a parameter.
     """
 
     draft_model: str | None = None
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def draft_kind(self) -> str:
+        """What the draft model is made for; a name stands for a plain model."""
+        if self.draft_model is None or not os.path.isfile(self.draft_model):
+            return DRAFT_SIMPLE
+        return detect_draft(self.draft_model)
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """The parameters of a kind."""
+        if kind not in MODEL_KINDS:
+            return dict(self.parameters.get(kind, {}))
+        known = {field.name for field in fields(MODEL_KINDS[kind])}
+        given = self.parameters.get(DRAFT_SIMPLE, {})
+        return {name: value for name, value in given.items() if name in known}
 
 
 def read_settings(names: Sequence[str], defaults: Defaults = Defaults()) -> list[Setting]:
@@ -163,10 +192,10 @@ def default_names(defaults: Defaults, synthetic: Synthetic | None = None) -> lis
         assert synthetic.length is not None
         shortest = max(1, math.ceil(synthetic.length - 1.0))
         lengths = [n for n in DEFAULT_LENGTHS if n >= shortest] or [shortest]
-    drafts = [f"{DRAFT_SIMPLE}:{n}" for n in lengths] if defaults.draft_model is not None else []
+    drafts = [f"{defaults.draft_kind}:{n}" for n in lengths] if defaults.draft_model is not None else []
     if synthetic is not None:  # n-grams find little in a text that is drawn at random
         return drafts
-    return [*drafts, *(kind for kind in TYPES if kind != DRAFT_SIMPLE), AUTO]
+    return [*drafts, *(kind for kind in TYPES if kind not in MODEL_KINDS), AUTO]
 
 
 def _read_setting(name: str, defaults: Defaults) -> Setting:
@@ -181,7 +210,7 @@ def _read_setting(name: str, defaults: Defaults) -> Setting:
                 value=name,
             )
         make, length_name = TYPES[kind]
-        parameters = dict(defaults.parameters.get(kind, {}))
+        parameters = defaults.of(kind)
         if length == AUTO:
             draft_length = "auto"
         elif colon:
@@ -189,8 +218,8 @@ def _read_setting(name: str, defaults: Defaults) -> Setting:
             if kind == "ngram-mod" and "n_min" not in parameters:
                 standard = NGramMod()  # as in its defaults, three quarters of the longest draft
                 parameters["n_min"] = parameters[length_name] * standard.n_min // standard.n_max
-        if kind == DRAFT_SIMPLE:
-            if defaults.draft_model is None:
+        if kind in MODEL_KINDS:
+            if defaults.draft_model is None and kind != DraftMTP.kind:
                 raise InvalidRequest(f"{name} needs a draft model", name="speculators", value=name)
             parameters["path"] = defaults.draft_model
         speculators.append(make(**parameters))

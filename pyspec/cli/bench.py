@@ -24,7 +24,7 @@ from pyspec.engine.loading import load_model
 from pyspec.errors import InvalidRequest
 from pyspec.models import resolve
 from pyspec.sampling import SamplingParams
-from pyspec.speculation import Synthetic
+from pyspec.speculation import DraftMTP, Synthetic
 
 _DESCRIPTION = """\
 Measures what speculation is worth: for each kind of prompt plain decoding beside every speculator and beside auto,
@@ -95,8 +95,8 @@ def _add_bench_options(parser: Parser) -> None:
         help="draft model: GGUF file or name")
     group.add_argument(
         "--speculators", type=_names, metavar="NAME,...",
-        help="what to compare with plain decoding (default: draft-simple:2,4,8 where there is a draft model, all "
-        "n-gram types, auto)")
+        help="what to compare with plain decoding (default: the draft model's kind, as draft-simple, with lengths 2, 4 "
+        "and 8 where there is one, all n-gram types, auto)")
     group.add_argument(
         "--kinds", type=_names, default=list(KINDS), metavar="KIND,...",
         help=f"kinds of prompts (default: {','.join(KINDS)})")
@@ -205,7 +205,9 @@ def _run(args: argparse.Namespace) -> int:
 def measure(config: Config, bars: Bars) -> Report:
     """Runs the benchmark; both models are files already."""
     loading = load_progress(bars)
-    with load_model(config.model, "target", loading, **config.loading) as model:
+    drafts = [spec for setting in _settings(config) for spec in setting.speculators if isinstance(spec, DraftMTP)]
+    own_nextn = any(draft.path is None for draft in drafts)
+    with load_model(config.model, "target", loading, load_mtp=own_nextn, **config.loading) as model:
         plan = _plan(config, model)
         with Bench(model, plan, loading) as bench:
             bars.clear()
