@@ -132,7 +132,12 @@ def quantize(
     """
 
 def n_mtp_heads(arch: str, n_layer_nextn: int) -> int:
-    """How many of an architecture's NextN layers can draft one after the other; 0: libllama has no graph for them."""
+    """How many of an architecture's NextN layers can draft one after the other; 0: libllama has no graph for them.
+
+    Args:
+        arch: the architecture, e.g. ``"qwen35"``.
+        n_layer_nextn: NextN layers that a model of it has.
+    """
 
 class Model:
     """A model file in memory.
