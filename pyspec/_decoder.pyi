@@ -93,6 +93,12 @@ class Decoder:
         """One target decode of all planned sequences; samples, commits, cuts all memories."""
     def set_synthetic(self, conditional: Sequence[float], seed: int = 0) -> None:
         """Draws acceptance at random from now on, for benchmarks: the text is no longer the target's."""
+    def set_exact(self, width: int, least_rows: int = 1) -> None:
+        """Keeps from now on to decodes in which a row is, to the bit, what it is in a narrow one."""
+    def watch(self, seq: int) -> None:
+        """Remembers the last row of a sequence that the next `verify` commits, for `compare_watched`."""
+    def compare_watched(self) -> bool | None:
+        """Decodes the last committed token of the watched sequence again, by itself, and compares its row of logits."""
     def pending(self, seq: int) -> int:
         """Tokens to read before anything is generated."""
     def n_committed(self, seq: int) -> int:

@@ -84,20 +84,24 @@ def open_target(
     n_draft_max: int,
     n_batch: int,
     config: dict[str, Any],
+    least_rows: int = 1,
 ) -> Loaded:
     """The target's context: room for n_ctx tokens a slot, and for the rows a round verifies, not for n_batch rows.
 
     Each slot has a pool of cells of its own, so that its text begins at the first cell as it does alone: attention adds
-    up by cells, and in another order it rounds differently. With n_cells they share one pool.
+    up by cells, and in another order it rounds differently. With n_cells they share one pool. Where sequences have
+    `least_rows` or more in a decode there are cells for those that are thrown away.
     """
     if n_batch < n_slots:
         raise InvalidRequest(
             f"n_batch is {n_batch}: a round needs a row for each of {n_slots} slots", name="n_batch", value=n_batch
         )
-    n_outputs = max(1, min(n_batch, n_slots * (1 + n_draft_max)))
+    n_each = max(least_rows, 1 + n_draft_max)
+    n_outputs = max(1, min(n_batch, n_slots * n_each))
+    n_spare = n_each if least_rows > 1 else 0
     context = Context(
         model,
-        n_ctx=n_ctx * n_slots if n_cells is None else n_cells,
+        n_ctx=(n_ctx + n_spare) * n_slots if n_cells is None else n_cells,
         n_seq_max=n_slots,
         n_batch=n_batch,
         n_outputs_max=n_outputs,
