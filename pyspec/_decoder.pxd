@@ -14,6 +14,7 @@ cdef class Decoder:
     cdef llama_batch_ext * batch
     cdef int32_t n_rows                 # in batch
     cdef int32_t n_outputs
+    cdef int32_t n_company              # of its rows, those that are thrown away
     cdef int32_t n_vocab
     cdef vector[Sequence] sequences
     cdef vector[llama_seq_id] order     # of the sequences in the batch

@@ -120,7 +120,7 @@ class Decoder:
     def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]:
         """Per emitted token of the round: (its log-probability, [(id, log-probability), ...] best first)."""
     def last_decode(self) -> tuple[int, float]:
-        """The target's last decode: (rows, milliseconds)."""
+        """The target's last decode: (rows without those that were thrown away, milliseconds)."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
     def check(self) -> None:

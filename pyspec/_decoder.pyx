@@ -644,8 +644,8 @@ cdef class Decoder:
         return rows
 
     def last_decode(self):
-        """The target's last decode: (rows, milliseconds)."""
-        return self.n_rows, self.last_us / 1000.0
+        """The target's last decode: (rows without those that were thrown away, milliseconds)."""
+        return self.n_rows - self.n_company, self.last_us / 1000.0
 
     def counts(self):
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
@@ -674,6 +674,7 @@ cdef class Decoder:
         llama_batch_ext_clear(self.batch)
         self.n_rows = 0
         self.n_outputs = 0
+        self.n_company = 0
         for seq in range(<llama_seq_id> self.sequences.size()):
             self.sequences[seq].n_rows = 0
         self.arrange()
@@ -688,6 +689,7 @@ cdef class Decoder:
                     add_row(self.batch, s.draft[i], n + 1 + i, seq, True)
                 for i in range(1 + <int32_t> s.draft.size(), each):
                     add_row(self.batch, s.seed, n + i, seq, True)
+                    self.n_company += 1
                 s.n_rows = max(each, 1 + <int32_t> s.draft.size())
                 self.n_outputs += s.n_rows
             else:

@@ -29,7 +29,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
-def params(sampling: str, n: int = 24) -> SamplingParams:
+def params(sampling: str, n: int = 16) -> SamplingParams:
     return SamplingParams(max_tokens=n, logprobs=2, ignore_eos=True, **SAMPLING[sampling])
 
 
@@ -60,13 +60,13 @@ def test_drafts_change_no_bit(stage: Stage, alone: Engine, sampling: str, at: in
     how = params(sampling)
     prompt = stage.engine.tokenize(PROMPTS[at])
     plain = alone.generate(prompt, how)
-    assert same(plain, stage.plain(prompt, how)) and len(plain.token_ids) == 24
-    for kind, script in stage.scripts(prompt, plain.token_ids).items():
-        for n_draft_max in (1, 3, 16):
-            stage.puppet.script = script
-            result = stage.engine.generate(prompt, how, n_draft_max=n_draft_max)
-            assert same(result, plain), (kind, n_draft_max)
-            assert result.stats.drafted > 0
+    assert same(plain, stage.plain(prompt, how)) and len(plain.token_ids) == 16
+    scripts = stage.scripts(prompt, plain.token_ids)
+    for kind, n_draft_max in (("right", 16), ("noise", 3), ("mix1", 8), ("mix3", 5), ("right", 1)):
+        stage.puppet.script = scripts[kind]
+        result = stage.engine.generate(prompt, how, n_draft_max=n_draft_max)
+        assert same(result, plain), (kind, n_draft_max)
+        assert result.stats.drafted > 0
     stats = stage.engine.stats()
     assert stats.spot_checks > 0 and stats.spot_differences == 0
 
@@ -75,7 +75,7 @@ def test_drafts_change_no_bit(stage: Stage, alone: Engine, sampling: str, at: in
 def test_neighbours_change_no_bit(stage: Stage, alone: Engine, n_slots: int) -> None:
     """Requests beside each other, one with a prompt of 250 tokens that is read while the others write."""
     path = stage.engine.config.target.path
-    asked = [(PROMPTS[i % 3], params("seeded" if i % 2 else "greedy", 10 + 5 * i)) for i in range(5)]
+    asked = [(PROMPTS[i % 3], params("seeded" if i % 2 else "greedy", 8 + 4 * i)) for i in range(5)]
     expected = [alone.generate(prompt, how) for prompt, how in asked]
     draft = NGramMapK4V(size_n=2, size_m=4)
     with Engine(path, speculation=draft, n_ctx=512, n_slots=n_slots, exact=Exact(check_every=4)) as engine:
@@ -89,8 +89,8 @@ def test_a_draft_model_changes_no_bit(smollm2: Path, smollm2_f32: Path) -> None:
     draft = DraftModel(smollm2, n_max=6)
     with Engine(smollm2_f32, speculation=draft, n_ctx=512, n_slots=2, exact=True) as engine:
         for sampling in SAMPLING:
-            plain = engine.generate(PROMPTS[0], params(sampling, 40), n_draft_max=0)
-            streams = [engine.stream(PROMPTS[0], params(sampling, 40)) for _ in range(2)]
+            plain = engine.generate(PROMPTS[0], params(sampling, 24), n_draft_max=0)
+            streams = [engine.stream(PROMPTS[0], params(sampling, 24)) for _ in range(2)]
             assert all(same(stream.result(120), plain) for stream in streams)
         assert engine.stats().accepted > 0
 
@@ -329,19 +329,20 @@ def test_company_is_thrown_away(llama: Model) -> None:
     for seq, prompt in enumerate(([5, 6, 7], [9, 10])):
         rounds.begin(seq, prompt)
         rounds.read(seq)
+    before = decoder.counts()["target_rows"]
     decoder.plan(0)
     decoder.verify()
-    assert decoder.last_decode()[0] == 2
+    assert decoder.counts()["target_rows"] == before + 2 and decoder.last_decode()[0] == 1
     decoder.plan(0)
     decoder.plan(1, budget=4)
     decoder.offer(1, [1, 2, 3, 4])
     decoder.verify()  # and the invariants are checked
-    assert decoder.last_decode()[0] == 10
+    assert decoder.counts()["target_rows"] == before + 12 and decoder.last_decode()[0] == 6
     assert decoder.result(0)[1] == 0 and len(decoder.result(0)[0]) == 1
 
 
 def spoilt(rounds: Rounds) -> None:
-    """A round after which the watched row is not what it would be alone: a cell in front of it was changed."""
+    """A round after which the watched row is not what it would be alone: a cell in front of it has gone."""
     decoder = rounds.decoder
     rounds.begin(0, list(range(20, 60)))
     rounds.read(0)
@@ -349,10 +350,7 @@ def spoilt(rounds: Rounds) -> None:
     decoder.offer(0, [1, 1, 1])
     decoder.watch(0)
     decoder.verify()
-    other = rounds.context.state_seq_get(0)
-    rounds.context.memory.seq_rm(0, 10, 11)
-    rounds.context.decode([3], pos=10, outputs=True)
-    assert rounds.context.state_seq_get(0) != other
+    assert rounds.context.memory.seq_rm(0, 10, 11)
 
 
 def test_a_difference_is_found(llama: Model) -> None:

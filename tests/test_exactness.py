@@ -41,8 +41,9 @@ def comparison(rows: tuple[int, ...], equal: int, reference: int = 1) -> Compari
 
 
 def test_every_small_width_is_tried() -> None:
-    assert widths_to_try(33) == list(range(2, 34))
-    assert widths_to_try(64)[-4:] == [48, 49, 63, 64]
+    assert widths_to_try(17) == list(range(2, 18))
+    assert widths_to_try(33)[16:] == [23, 24, 25, 31, 32, 33]
+    assert widths_to_try(64)[-2:] == [63, 64]
     assert widths_to_try(2) == [2]
 
 
@@ -243,3 +244,13 @@ def test_the_command_writes_a_file(tiny: Tiny, capfd: pytest.CaptureFixture[str]
 def test_bad_arguments(tiny: Tiny, capfd: pytest.CaptureFixture[str], args: tuple[str, ...]) -> None:
     _, err = run(capfd, "exactness", str(tiny("llama")), *args, code=2)
     assert err.startswith("error: ") and len(err.splitlines()) == 1
+
+
+def test_costs_know_of_company() -> None:
+    from pyspec.speculation.costs import RowCosts
+
+    costs = RowCosts()
+    for rows, ms in ((1, 4.0), (2, 6.0), (4, 9.0)):
+        costs.observe(rows, ms)
+    costs.cost_no_less_than(2)
+    assert (costs(1), costs(2), costs(4)) == (6.0, 6.0, 9.0)

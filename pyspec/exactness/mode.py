@@ -119,7 +119,7 @@ def choose(
     n_ctx = min(n_ctx, DEEPEST + model.n_swa)
     tried: list[Chosen] = []
 
-    def measure(changed: dict[str, Any], rows: int, prompt: int, slots: int = 1) -> RowInvariance:
+    def measure(changed: dict[str, Any], rows: int, prompt: int = 0, slots: int = 1) -> RowInvariance:
         context = {name: {**settings, **changed}[name] for name in CONTEXT_SETTINGS}
         return measured(
             model,
@@ -128,6 +128,7 @@ def choose(
             n_ctx=n_ctx,
             prompt_rows=prompt,
             all_widths=False,
+            only_together=slots > 1,
             progress=progress,
             **context,
         )
@@ -139,17 +140,19 @@ def choose(
         return model
 
     for changed in _candidates(exact, settings, reload is not None):
+        if "use_extra_bufts" in changed and any(chosen.width == chosen.found.limit for chosen in tried):
+            break  # with company everything is exact: not worth loading the model again
         model = with_weights(changed)
-        if changed and measure(changed, 2, 0).width < 2:  # a look, before all widths are tried
+        if changed and measure(changed, 2).width < 2:  # a look, before all widths are tried
             continue
         found = measure(changed, PROVEN_ROWS, prompt_rows)
         tried.append(_as_chosen(found, changed, model))
-        if found.width >= PROVEN_ROWS:
+        if found.width == found.limit:
             break
     best = max(tried, key=lambda chosen: (chosen.width, chosen.least_rows == 1))
     model = with_weights(best.changed)
     if n_slots > 1 and best.width > 1:
-        together = measure(best.changed, best.width, 0, n_slots)
+        together = measure(best.changed, max(best.width, 2), slots=n_slots)
         width = together.width if best.least_rows == 1 else together.paired_width
         best = replace(best, width=max(width, best.least_rows), found=together)
     return model, best

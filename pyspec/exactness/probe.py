@@ -30,8 +30,8 @@ from pyspec.exactness.invariance import Comparison, RowInvariance, proven_width
 MOST_ROWS = 64
 
 # Up to here every width is tried; above it multiples of this and their neighbours.
-EVERY_WIDTH = 33
-STEP = 16
+EVERY_WIDTH = 17
+STEP = 8
 
 # Rows compared of each width and at each depth, at least.
 ROWS_COMPARED = 6
@@ -63,7 +63,7 @@ def shapes_to_try(n_slots: int, limit: int) -> list[tuple[int, ...]]:
 
 def depths_to_try(n_ctx: int, n_swa: int, n_positions: int) -> list[int]:
     """Where in a text to compare, as far as that many positions fit behind it."""
-    wanted = [8, 246, 502]
+    wanted = [8, 255, 511]
     if n_swa:
         wanted.append(n_swa + n_positions // 2)
     fitting = [depth for depth in wanted if depth >= 0 and depth + n_positions < n_ctx]
@@ -78,6 +78,7 @@ def row_invariance(
     n_ctx: int = 1024,
     prompt_rows: int = 0,
     all_widths: bool = True,
+    only_together: bool = False,
     progress: Progress | None = None,
     **settings: Any,
 ) -> RowInvariance:
@@ -90,6 +91,7 @@ def row_invariance(
         n_ctx: tokens a sequence may have: deeper than this is not looked.
         prompt_rows: also whether so many tokens of a prompt may be read at once; 0: not asked.
         all_widths: go on where the first difference is found; else that is the end of it.
+        only_together: leave out decodes of more than two rows of one sequence alone.
         progress: called with what is done and the share that is.
         **settings: parameters of the `Context`: n_ubatch, n_threads, flash_attn, type_k, ...
 
@@ -104,7 +106,7 @@ def row_invariance(
         raise InvalidRequest(f"n_slots must be at least 1, not {n_slots}", name="n_slots", value=n_slots)
     probe = _Probe(model, n_rows, n_slots, n_ctx, prompt_rows, progress, settings)
     with probe.context:
-        return probe.run(all_widths=all_widths)
+        return probe.run(all_widths=all_widths, only_together=only_together)
 
 
 class _Probe:
@@ -150,10 +152,14 @@ class _Probe:
             n_outputs_max=max(self._limit, self._prompt_rows, n_slots),
             **settings,
         )
-        self._can_cut = not (model.is_recurrent or model.is_hybrid)
+        # Cells behind a sliding window are used again, so that going back is not always possible.
+        slides = 0 < model.n_swa < self._depths[-1] + longest
+        self._can_cut = not (model.is_recurrent or model.is_hybrid or slides)
 
-    def run(self, *, all_widths: bool) -> RowInvariance:
+    def run(self, *, all_widths: bool, only_together: bool) -> RowInvariance:
         widths, shapes = widths_to_try(self._limit), shapes_to_try(self._n_slots, self._limit)
+        if only_together:
+            widths = widths[:1]
         n_steps = len(self._depths) * (len(widths) + len(shapes) + 4)
         with_prompt: bool | None = None
         prompt_width = self._prompt_rows or 1
@@ -279,8 +285,9 @@ class _Probe:
         return _same(self.context.logits(0).copy(), expected)
 
     def _prompt_width(self, start: bytes, depth: int) -> int:
-        """How many of `prompt_rows` tokens may be read at once: all, or 1."""
-        single = self._rows(start, depth, [1] * self._prompt_rows)
+        """How many of `prompt_rows` tokens may be read at once: all, or 1. Narrower decodes are known to be exact."""
+        pieces = [self._limit] * (self._prompt_rows // self._limit) + [self._prompt_rows % self._limit]
+        single = self._rows(start, depth, filter(None, pieces))
         widths = [n for n in (self._prompt_rows, self._prompt_rows - 1, 3 * self._prompt_rows // 4) if n > 1]
         for n in widths:
             if not all(map(_same, self._rows(start, depth, [n]), single)):

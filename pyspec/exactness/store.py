@@ -24,6 +24,9 @@ from pyspec.models.cache import cache_dir
 # What measuring means; to be raised when it changes.
 VERSION = 1
 
+# Measurements that are kept.
+MOST_FILES = 256
+
 # What of the build decides which kernels there are.
 _BUILD = ("version", "llama_commit", "compiler", "build_type", "system", "cmake_args", "ggml_options", "cpu_features")
 
@@ -49,7 +52,15 @@ def measured(
         unfinished = path.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps(found.to_dict()), encoding="utf-8")
         unfinished.replace(path)
+        _tidy(path.parent)
     return found
+
+
+def _tidy(folder: Path) -> None:
+    """Forgets the oldest measurements where there are very many."""
+    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
+    for file in files[:-MOST_FILES]:
+        file.unlink(missing_ok=True)
 
 
 def _key(model: Model, options: dict[str, Any]) -> str:
