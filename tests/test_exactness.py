@@ -233,10 +233,10 @@ def test_the_command(tiny: Tiny, capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_command_writes_a_file(tiny: Tiny, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    run(capfd, "exactness", str(tiny("llama")), "--rows", "2", "-t", "1", "-c", "64", "--kv-type", "q8_0", "--json",
+    run(capfd, "exactness", str(tiny("llama")), "--rows", "2", "-t", "1", "-c", "64", "--kv-type", "bf16", "--json",
         str(out))  # fmt: skip
     document = json.loads(out.read_text())
-    assert document["settings"]["type_k"] == document["settings"]["type_v"] == "q8_0"
+    assert document["settings"]["type_k"] == document["settings"]["type_v"] == "bf16"
     assert str(tmp_path) not in out.read_text()
 
 

@@ -122,7 +122,8 @@ class _Probe:
         progress: Progress | None,
         settings: dict[str, Any],
     ) -> None:
-        if not model.has_decoder or model.has_encoder or model.is_diffusion:
+        sees_all = model.metadata.get(f"{model.arch}.attention.causal") == "false"
+        if not model.has_decoder or model.has_encoder or model.is_diffusion or sees_all:
             raise UnsupportedModel(f"{model.path} ({model.arch}) does not write from left to right, row by row")
         n_ctx = min(n_ctx, model.n_ctx_train or n_ctx)
         self._n_positions = min(max(n_rows, LEAST_POSITIONS), n_ctx - 2)
