@@ -25,7 +25,7 @@ from pyspec.engine.loading import (
 from pyspec.engine.prefixes import PrefixCache, Slots
 from pyspec.engine.rounds import Setup
 from pyspec.engine.scheduler import Scheduler
-from pyspec.errors import DecodeError, UnsupportedModel
+from pyspec.errors import DecodeError, InvalidRequest, UnsupportedModel
 from pyspec.exactness import Exact
 from pyspec.exactness.mode import choose, explain
 from pyspec.speculation.calibrate import measure_decodes
@@ -113,7 +113,14 @@ def assemble(
         if exact is not None:
             prompt_chunk = min(prompt_chunk, n_prompt_rows)
             exactly, model, settings = _make_exact(
-                exact, model, owned, n_slots=n_slots, n_ctx=n_ctx, prompt_rows=prompt_chunk, settings=settings,
+                exact,
+                model,
+                owned,
+                n_slots=n_slots,
+                n_ctx=n_ctx,
+                n_batch=n_batch,
+                prompt_rows=prompt_chunk,
+                settings=settings,
                 progress=progress,
             )
             prefix_reuse = prefix_reuse if exactly.prefix_reuse else False
@@ -128,7 +135,7 @@ def assemble(
             n_draft_max=n_draft_max,
             n_batch=n_batch,
             config=settings,
-            least_rows=1 if exactly is None else exactly.least_rows,
+            exact=exactly,
         )
         opened.append(tgt)
         dft: Loaded | None = None
@@ -220,6 +227,7 @@ def _make_exact(
     *,
     n_slots: int,
     n_ctx: int,
+    n_batch: int,
     prompt_rows: int,
     settings: dict[str, Any],
     progress: LoadProgress | None,
@@ -231,6 +239,7 @@ def _make_exact(
 
     Raises:
         UnsupportedModel: nothing is exact, and that is not to be put up with.
+        InvalidRequest: n_batch has no room for a row and its company.
     """
 
     def reload(use_extra_bufts: bool) -> Model:
@@ -259,8 +268,12 @@ def _make_exact(
         _log.warning("exact mode: %s", explanation)
     else:
         _log.info("exact mode: %s", explanation)
+    if n_batch < chosen.least_rows:
+        raise InvalidRequest(
+            f"n_batch is {n_batch}: exact mode decodes no row alone with this model", name="n_batch", value=n_batch
+        )
     config = ExactConfig(
-        width=chosen.width,
+        width=min(chosen.width, n_batch),
         least_rows=chosen.least_rows,
         prompt_rows=prompt_rows,
         prefix_reuse=chosen.prompt_width >= prompt_rows and model.n_swa == 0,  # whose cells go round

@@ -149,7 +149,7 @@ class _Probe:
             model,
             n_ctx=room * n_slots,
             n_seq_max=n_slots,
-            n_batch=max(512, self._limit, self._prompt_rows, 1 + RIDING_ROWS),
+            n_batch=max(512, settings.get("n_ubatch", 0), self._prompt_rows),
             n_outputs_max=max(self._limit, self._prompt_rows, n_slots),
             **settings,
         )
