@@ -24,7 +24,7 @@ def test_info_describes_the_build(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_info_says_whose_matrix_products_a_build_has(capfd: pytest.CaptureFixture[str]) -> None:
-    options = run_json(capfd, "info")["ggml_options"]
+    options = json.loads(run(capfd, "info", "--json")[0])["ggml_options"]
     out, _ = run(capfd, "info")
     (line,) = (line for line in out.splitlines() if line.strip().startswith("matrix products"))
     assert ("llamafile's" in line) == ("GGML_LLAMAFILE" in options)
