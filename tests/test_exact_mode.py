@@ -8,6 +8,7 @@ from typing import Any
 
 import drafters
 import pytest
+from cli_runs import run_json
 from drafters import Stage
 
 from pyspec import DraftModel, Engine, InvalidRequest, Model, NGramMapK4V, Result, SamplingParams, StateError
@@ -206,6 +207,15 @@ def test_where_nothing_is_exact_it_decodes_plainly_or_refuses(
     assert "nothing is drafted" in caplog.text
     with pytest.raises(UnsupportedModel, match="can't be exact"):
         Engine(tiny("llama"), speculation=puppet, n_ctx=128, exact=Exact(fallback="raise"))
+
+
+@pytest.mark.parametrize("flag", ["--exact", "--exact-strict"])
+def test_on_the_command_line(tiny: Tiny, capfd: pytest.CaptureFixture[str], flag: str) -> None:
+    args = ("generate", "-m", str(tiny("llama")), "-p", "hello", "-n", "4", "-c", "64", "-t", "1", "--temp", "0")
+    document = run_json(capfd, *args, flag)
+    exact = document["config"]["exact"]
+    assert exact["width"] > 4 and exact["explanation"].startswith("decodes of up to")
+    assert run_json(capfd, *args)["config"]["exact"] is None
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------
