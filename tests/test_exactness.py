@@ -190,6 +190,15 @@ def test_a_cache_that_can_not_be_written_is_no_error(
     assert measured(llama, n_rows=2, n_threads=1, n_ctx=64).limit == 2
 
 
+def test_a_file_that_has_gone_is_measured_all_the_same(tiny: Tiny, tmp_path: Path, own_cache: Path) -> None:
+    path = tmp_path / "gone.gguf"
+    path.write_bytes(tiny("llama").read_bytes())
+    with Model(str(path)) as model:
+        path.unlink()
+        assert measured(model, n_rows=2, n_threads=1, n_ctx=64).limit == 2
+    assert not (own_cache / "exactness").exists()
+
+
 def test_as_json_and_back(llama: Model) -> None:
     found = row_invariance(llama, n_rows=3, n_threads=1)
     assert RowInvariance.from_dict(json.loads(json.dumps(found.to_dict()))) == found

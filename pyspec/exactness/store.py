@@ -40,7 +40,10 @@ def measured(
         remeasure: do not look whether it was measured before.
         **options: those of `row_invariance`.
     """
-    path = cache_dir() / "exactness" / f"{_key(model, options)}.json"
+    try:
+        path = cache_dir() / "exactness" / f"{_key(model, options)}.json"
+    except OSError:  # the file has gone since the model was loaded
+        return row_invariance(model, progress=progress, **options)
     if not remeasure:
         try:
             return RowInvariance.from_dict(json.loads(path.read_text(encoding="utf-8")))
