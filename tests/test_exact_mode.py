@@ -22,7 +22,7 @@ from pyspec.speculation import Synthetic
 
 Tiny = Callable[[str], Path]
 
-LONG = "The lighthouse keeper walked down to the shore every morning and looked at the sea. " * 13
+LONG = "The lighthouse keeper walked down to the shore every morning and looked at the sea. " * 13  # 250 tokens
 PROMPTS = (chatml("Name three rivers of Europe."), chatml(f"{LONG}\nSummarise this."), chatml("Count to twenty."))
 SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -54,16 +54,16 @@ def alone(stage: Stage) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("at", range(2))
-def test_drafts_change_no_bit(stage: Stage, alone: Engine, sampling: str, at: int) -> None:
+@pytest.mark.parametrize(("at", "sampling"), [(0, "greedy"), (0, "seeded"), (1, "seeded")])
+def test_drafts_change_no_bit(stage: Stage, alone: Engine, at: int, sampling: str) -> None:
     assert stage.engine.config.exact is not None and stage.engine.config.exact.width > 4
     how = params(sampling)
     prompt = stage.engine.tokenize(PROMPTS[at])
     plain = alone.generate(prompt, how)
-    assert same(plain, stage.plain(prompt, how)) and len(plain.token_ids) == 16
+    assert len(plain.token_ids) == 16
     scripts = stage.scripts(prompt, plain.token_ids)
-    for kind, n_draft_max in (("right", 16), ("noise", 3), ("mix1", 8), ("mix3", 5), ("right", 1)):
+    tried = (("right", 16), ("noise", 3), ("mix1", 8), ("mix3", 5), ("right", 1))
+    for kind, n_draft_max in tried if at == 0 else tried[2:3]:  # the other prompt is long
         stage.puppet.script = scripts[kind]
         result = stage.engine.generate(prompt, how, n_draft_max=n_draft_max)
         assert same(result, plain), (kind, n_draft_max)
