@@ -80,6 +80,8 @@ def test_neighbours_change_no_bit(stage: Stage, alone: Engine, n_slots: int) -> 
     expected = [alone.generate(prompt, how) for prompt, how in asked]
     draft = NGramMapK4V(size_n=2, size_m=4)
     with Engine(path, speculation=draft, n_ctx=512, n_slots=n_slots, exact=Exact(check_every=4)) as engine:
+        exact = engine.config.exact
+        assert exact is not None and exact.width >= 4 * n_slots
         streams = [engine.stream(prompt, how) for prompt, how in asked]
         for stream, plain in zip(streams, expected, strict=True):
             assert same(stream.result(120), plain)

@@ -116,6 +116,12 @@ def test_a_search_may_end_at_the_first_difference(llama: Model) -> None:
     assert short.width == 1 and short.paired_width == 9
 
 
+def test_several_sequences_are_looked_at_however_short_the_search(llama: Model) -> None:
+    found = row_invariance(llama, n_rows=12, n_slots=3, n_threads=1, all_widths=False, only_together=True)
+    assert found.paired_width == 12
+    assert {(2, 2), (3, 3), (2, 2, 2), (4, 4, 4)} <= {c.rows for c in found.comparisons if c.reference == 2}
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

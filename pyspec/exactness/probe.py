@@ -178,10 +178,10 @@ class _Probe:
                 else:
                     self._compare(depth, (rows,), 2, paired, got)
                 self._step(f"{rows} rows", n_steps)
-                if not all_widths and self._width(1) < rows > 2 and self._width(2) < rows:
+                if not all_widths and rows >= self._settled():
                     break
             for shape in shapes:
-                if not all_widths and sum(shape) > max(self._width(1), self._width(2)):
+                if not all_widths and sum(shape) > self._settled():
                     continue
                 got = self._together(start, depth, shape)
                 self._compare(depth, shape, 1, single, got)
@@ -210,6 +210,14 @@ class _Probe:
 
     def _width(self, reference: int) -> int:
         return proven_width(self._comparisons, reference, self._limit)
+
+    def _settled(self) -> float:
+        """Rows of a decode beyond which nothing can be exact any more, neither beside one row nor beside two."""
+        wrong = [
+            min((sum(c.rows) for c in self._comparisons if c.reference == reference and not c.exact), default=math.inf)
+            for reference in (1, 2)
+        ]
+        return max(wrong)
 
     def _step(self, what: str, n_steps: int) -> None:
         self._n_done += 1
