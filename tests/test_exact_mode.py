@@ -99,8 +99,8 @@ def test_a_draft_model_changes_no_bit(smollm2: Path, smollm2_f32: Path) -> None:
 
 
 def test_a_second_turn_goes_on_from_what_was_written(smollm2_q4_0: Path) -> None:
-    """Prefixes are used again where prompts are exact too, and then change no bit. (f16 attention has tiles from 64 rows
-    on.)"""
+    """Prefixes are used again where prompts are exact too, and then change no bit: here in pieces of 32, as f16
+    attention has tiles from 64 rows on."""
     how = params("greedy")
     options: dict[str, Any] = {"speculation": None, "n_ctx": 512, "n_prompt_rows": 32, "exact": True}
     with Engine(smollm2_q4_0, **options) as engine:
