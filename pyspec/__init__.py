@@ -22,6 +22,7 @@ from pyspec.errors import (
     UnsupportedModel,
     VocabMismatch,
 )
+from pyspec.exactness import Exact
 from pyspec.sampling import SamplingParams
 from pyspec.speculation import (
     DraftDFlash,
@@ -55,6 +56,7 @@ __all__ = [
     "DraftModel",
     "Engine",
     "EngineStats",
+    "Exact",
     "FetchError",
     "Generation",
     "GrammarDrafts",

@@ -14,6 +14,7 @@ cdef class Decoder:
     cdef llama_batch_ext * batch
     cdef int32_t n_rows                 # in batch
     cdef int32_t n_outputs
+    cdef int32_t n_company              # of its rows, those that are thrown away
     cdef int32_t n_vocab
     cdef vector[Sequence] sequences
     cdef vector[llama_seq_id] order     # of the sequences in the batch
@@ -32,6 +33,14 @@ cdef class Decoder:
     cdef int64_t replayed_rows
     cdef int64_t checkpoint_us          # saving, restoring, reading again
     cdef SyntheticAcceptance synthetic
+    cdef int32_t exact_width            # most rows of a decode that gives tokens; 0: as many as there is room for
+    cdef int32_t least_rows             # fewest rows of a sequence in it
+    cdef tuple exact_threads            # of the target's context, when that was found out
+    cdef int32_t watched                # the sequence whose last row is to be computed again; -1: none
+    cdef vector[float] watched_row      # that row, as the round's decode gave it
+    cdef object watched_state           # its state before the decode, where the memory can't be cut
+    cdef int64_t n_spot_checks
+    cdef int64_t n_spot_differences
     cdef int64_t calls
     cdef int64_t rows
     cdef int64_t verify_us
@@ -44,6 +53,10 @@ cdef class Decoder:
     cdef Sequence * sequence(self, int seq) except NULL
     cdef void fill_batch(self) noexcept nogil
     cdef void arrange(self) noexcept nogil
+    cdef int32_t rows_each(self) noexcept nogil
+    cdef int require_exact(self) except -1
+    cdef void keep_watched_row(self) noexcept nogil
+    cdef int32_t decode_again(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
     cdef bint reads_in_batch(self, llama_seq_id seq) noexcept nogil
     cdef int require_room(self) except -1
     cdef int32_t decode_and_choose(self) noexcept nogil

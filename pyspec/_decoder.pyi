@@ -93,6 +93,12 @@ class Decoder:
         """One target decode of all planned sequences; samples, commits, cuts all memories."""
     def set_synthetic(self, conditional: Sequence[float], seed: int = 0) -> None:
         """Draws acceptance at random from now on, for benchmarks: the text is no longer the target's."""
+    def set_exact(self, width: int, least_rows: int = 1) -> None:
+        """Keeps from now on to decodes in which a row is, to the bit, what it is in a narrow one."""
+    def watch(self, seq: int) -> None:
+        """Remembers the last row of a sequence that the next `verify` commits, for `compare_watched`."""
+    def compare_watched(self) -> bool | None:
+        """Decodes the last committed token of the watched sequence again, by itself, and compares its row of logits."""
     def pending(self, seq: int) -> int:
         """Tokens to read before anything is generated."""
     def n_committed(self, seq: int) -> int:
@@ -114,7 +120,7 @@ class Decoder:
     def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]:
         """Per emitted token of the round: (its log-probability, [(id, log-probability), ...] best first)."""
     def last_decode(self) -> tuple[int, float]:
-        """The target's last decode: (rows, milliseconds)."""
+        """The target's last decode: (rows without those that were thrown away, milliseconds)."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
     def check(self) -> None:

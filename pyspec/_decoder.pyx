@@ -24,9 +24,15 @@ How that is cut depends on the memory, `rollback`. "cut": attention, sliding win
 only one: libllama loses the snapshots of a sequence when the decode of another moves its state. "checkpoint": it keeps
 only its last; where more than it can take back is at stake its state is saved before the decode, put back after a
 rejection, and the accepted tokens are read once more. They are accepted already, so nothing can undo them again.
+
+Exact mode (`set_exact`). Where decodes up to some width compute each row as a narrow one does, wider ones are refused,
+and so are tokens and prompts in one decode. Where that holds from two rows on, but not for one, a sequence with one row
+gets another that is thrown away. What was found out is looked at again now and then: `watch` before a round,
+`compare_watched` after it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.string cimport memcmp
 from libcpp.algorithm cimport equal
 from libcpp.string cimport string
 from libcpp.vector cimport vector
@@ -45,6 +51,8 @@ from pyspec.libllama cimport (
     llama_model_is_hybrid,
     llama_model_is_recurrent,
     llama_model_n_swa,
+    llama_n_threads,
+    llama_n_threads_batch,
     llama_pos,
     llama_seq_id,
     llama_time_us,
@@ -159,6 +167,8 @@ cdef class Decoder:
         if len(set(map(id, self.speculators))) < len(self.speculators):
             raise InvalidRequest("a speculator is there twice", name="speculators", value=self.speculators)
         self.winner.assign(target.n_seq_max, -1)
+        self.least_rows = 1
+        self.watched = -1
         self.n_vocab = <int32_t> target.n_vocab
         self.checked = os.environ.get("PYSPEC_CHECK", "0") not in ("", "0") if check is None else bool(check)
         self.sequences.resize(target.n_seq_max)
@@ -510,6 +520,80 @@ cdef class Decoder:
         """
         self.synthetic.set(conditional, seed)
 
+    def set_exact(self, int width, int least_rows=1):
+        """Keeps from now on to decodes in which a row is, to the bit, what it is in a narrow one.
+
+        Args:
+            width: most rows of a decode that gives tokens, from 1 on.
+            least_rows: fewest rows of a sequence in it, up to `width`. Above 1 all sequences of a decode get as many
+                rows as the one with the most, so that none is computed alone; rows that nobody asked for are thrown
+                away.
+
+        Raises:
+            InvalidRequest: a number is out of range, or a row is to be thrown away where the memory can't be cut.
+        """
+        if width < 1 or not 1 <= least_rows <= width:
+            raise InvalidRequest(f"an exact decode has 1 row or more, and {least_rows} of a sequence do not fit into "
+                                 f"{width}", name="width", value=width)
+        if least_rows > 1 and self.rollback != "cut":
+            raise InvalidRequest(f"least_rows is {least_rows}, and rows can't be thrown away where rollback is "
+                                 f"{self.rollback!r}", name="least_rows", value=least_rows)
+        self.exact_width = width
+        self.least_rows = least_rows
+        self.exact_threads = (self.target.n_threads, self.target.n_threads_batch)
+
+    def watch(self, int seq):
+        """Remembers the last row of a sequence that the next `verify` commits, for `compare_watched`."""
+        self.sequence(seq)
+        self.watched = seq
+        self.watched_row.clear()
+        self.watched_state = None if self.rollback == "cut" else self.target.state_seq_get(seq)
+
+    def compare_watched(self):
+        """Decodes the last committed token of the watched sequence again, by itself, and compares its row of logits.
+
+        Returns:
+            Whether the two are the same to the bit; None: there was nothing to compare, as no decode was wider than
+            it has to be, or this one failed. Then the sequence has to be read again from its start.
+
+        Raises:
+            AssertionError: they are not, and the invariants are checked.
+        """
+        cdef int32_t seq = self.watched
+        cdef Sequence * s
+        cdef int32_t n
+        cdef int32_t code
+        cdef bint same
+        cdef const float * logits
+        self.watched = -1
+        if seq < 0 or self.watched_row.empty():
+            self.watched_state = None
+            return None
+        s = self.sequence(seq)
+        n = 1
+        if self.watched_state is not None:
+            n = <int32_t> s.emitted.size()
+            self.target.state_seq_set(self.watched_state, seq)
+            self.watched_state = None
+        self.enter(True)
+        try:
+            with nogil:
+                code = self.decode_again(seq, n)
+            if code != 0:
+                self.read_from_the_start(seq)
+                return None
+            logits = llama_get_logits_ith(self.target.ptr, 0)
+            same = memcmp(logits, self.watched_row.data(), self.n_vocab * sizeof(float)) == 0
+        finally:
+            self.leave()
+        self.n_spot_checks += 1
+        self.n_spot_differences += not same
+        if self.checked:
+            assert same, (f"sequence {seq}: the row of token {s.tokens.size() - 1} is not what it is alone; it was "
+                          f"computed in a decode of {self.n_rows} rows")
+            self.check()
+        return same
+
     # -- what Python may know ------------------------------------------------------------------------------------
 
     def pending(self, int seq):
@@ -565,8 +649,8 @@ cdef class Decoder:
         return rows
 
     def last_decode(self):
-        """The target's last decode: (rows, milliseconds)."""
-        return self.n_rows, self.last_us / 1000.0
+        """The target's last decode: (rows without those that were thrown away, milliseconds)."""
+        return self.n_rows - self.n_company, self.last_us / 1000.0
 
     def counts(self):
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
@@ -575,6 +659,7 @@ cdef class Decoder:
             "verify_us": self.verify_us, "sampling_us": self.sampling_us,
             "checkpoints": self.n_checkpoints, "restores": self.n_restores, "replayed_rows": self.replayed_rows,
             "checkpoint_us": self.checkpoint_us, "grammar_us": self.grammar_us,
+            "spot_checks": self.n_spot_checks, "spot_differences": self.n_spot_differences,
             "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0, "draft_read_us": 0,
         }
         for speculator in self.speculators:
@@ -589,13 +674,16 @@ cdef class Decoder:
         cdef Sequence * s
         cdef int32_t i
         cdef int32_t n
+        cdef int32_t each
         cdef bint last
         llama_batch_ext_clear(self.batch)
         self.n_rows = 0
         self.n_outputs = 0
+        self.n_company = 0
         for seq in range(<llama_seq_id> self.sequences.size()):
             self.sequences[seq].n_rows = 0
         self.arrange()
+        each = self.rows_each()
         for seq in self.order:
             s = &self.sequences[seq]
             n = <int32_t> s.tokens.size()
@@ -604,7 +692,10 @@ cdef class Decoder:
                 add_row(self.batch, s.seed, n, seq, True)
                 for i in range(<int32_t> s.draft.size()):
                     add_row(self.batch, s.draft[i], n + 1 + i, seq, True)
-                s.n_rows = 1 + <int32_t> s.draft.size()
+                for i in range(1 + <int32_t> s.draft.size(), each):
+                    add_row(self.batch, s.seed, n + i, seq, True)
+                    self.n_company += 1
+                s.n_rows = max(each, 1 + <int32_t> s.draft.size())
                 self.n_outputs += s.n_rows
             else:
                 for i in range(s.prompt_rows):
@@ -643,6 +734,16 @@ cdef class Decoder:
                 else:
                     self.order.push_back(seq)
 
+    cdef int32_t rows_each(self) noexcept nogil:
+        """Rows that each generating sequence gets at least: in exact mode with company, as many as any of them."""
+        cdef llama_seq_id seq
+        cdef int32_t n = self.least_rows
+        if n > 1:
+            for seq in self.order:
+                if self.sequences[seq].generating():
+                    n = max(n, 1 + <int32_t> self.sequences[seq].draft.size())
+        return n
+
     cdef bint reads_in_batch(self, llama_seq_id seq) noexcept nogil:
         """Whether rows of the sequence's prompt are in the batch."""
         cdef Sequence * s = &self.sequences[seq]
@@ -657,6 +758,31 @@ cdef class Decoder:
             self.roll_back()
             raise InvalidRequest(
                 f"{self.n_outputs} output rows were planned, n_outputs_max is {self.target.n_outputs_max}")
+        if self.exact_width > 0:
+            self.require_exact()
+        return 0
+
+    cdef int require_exact(self) except -1:
+        """Nothing is decoded in exact mode in another way than was found to be exact."""
+        cdef llama_seq_id seq
+        cdef int32_t n_generating = 0
+        threads = (llama_n_threads(self.target.ptr), llama_n_threads_batch(self.target.ptr))
+        if threads != self.exact_threads:
+            self.roll_back()
+            raise StateError(f"the context's threads were changed from {self.exact_threads} to {threads}; what decodes "
+                             "are exact was found out with the first, so open another engine")
+        for seq in self.order:
+            n_generating += self.sequences[seq].generating()
+        if n_generating == 0 and self.order.size() <= 1:
+            return 0
+        if n_generating < <int32_t> self.order.size():
+            self.roll_back()
+            raise InvalidRequest("in exact mode a prompt is read in a decode of its own", name="prompt_rows")
+        if self.n_rows > self.exact_width:
+            n_rows = self.n_rows
+            self.roll_back()
+            raise InvalidRequest(f"{n_rows} rows were planned, and decodes are exact up to {self.exact_width}",
+                                 name="budget", value=n_rows)
         return 0
 
     cdef int32_t decode_and_choose(self) noexcept nogil:
@@ -672,7 +798,42 @@ cdef class Decoder:
             for seq in range(<llama_seq_id> self.sequences.size()):
                 if self.sequences[seq].n_rows > 0:
                     self.choose_tokens(seq)
+            if self.watched >= 0:
+                self.keep_watched_row()
             self.sampling_us += llama_time_us() - t1
+        return code
+
+    cdef void keep_watched_row(self) noexcept nogil:
+        """Copies the row behind which the watched sequence's last token was chosen, if it was beside others."""
+        cdef Sequence * s = &self.sequences[self.watched]
+        cdef const float * logits
+        if s.generating() and not s.emitted.empty() and self.n_rows > self.least_rows:
+            logits = llama_get_logits_ith(self.target.ptr, s.first_row + <int32_t> s.emitted.size() - 1)
+            self.watched_row.assign(logits, logits + self.n_vocab)
+
+    cdef int32_t decode_again(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
+        """Computes the last committed tokens of a sequence once more, one by one, each with no more than the company it
+        has to have. The row of the last one is row 0."""
+        cdef Sequence * s = &self.sequences[seq]
+        cdef int32_t end = <int32_t> s.tokens.size()
+        cdef int64_t t0 = llama_time_us()
+        cdef int32_t at
+        cdef int32_t i
+        cdef int32_t code = 0
+        if self.n_cuttable >= <int32_t> self.target.n_ctx:
+            llama_memory_seq_rm(self.memory, seq, end - n_tokens, -1)
+        for at in range(end - n_tokens, end):
+            llama_batch_ext_clear(self.batch)
+            for i in range(self.least_rows):
+                add_row(self.batch, s.tokens[at], at + i, seq, True)
+            code = decode_and_wait(self.target.handle.head_lock, self.target.ptr, self.batch)
+            self.calls += 1
+            self.rows += self.least_rows
+            if code != 0:
+                break
+            if self.least_rows > 1:
+                llama_memory_seq_rm(self.memory, seq, at + 1, -1)
+        self.verify_us += llama_time_us() - t0
         return code
 
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil:

@@ -35,6 +35,7 @@ cdef class ModelHandle:
 cdef class Model:
     cdef ModelHandle handle            # None once closed
     cdef readonly str path
+    cdef readonly dict load_params     # where and with which kernels it is computed
     cdef dict __dict__
 
     cdef ModelHandle use(self)         # the handle, or raises Closed

@@ -164,6 +164,8 @@ class Model:
         str.
         progress: called with the fraction loaded, 0.0 to 1.0, in this thread; returning False cancels.
 
+    The attribute load_params has those of them that decide where and with which kernels it is computed.
+
     Raises:
         ModelLoadError: the file is missing, no GGUF, damaged, or of an architecture libllama does not know.
         Cancelled: `progress` returned False. What `progress` raises comes out as it is, and so does
@@ -171,6 +173,7 @@ class Model:
     """
 
     path: str
+    load_params: dict[str, Any]
     def __init__(
         self,
         path: _Path,

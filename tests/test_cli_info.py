@@ -23,6 +23,13 @@ def test_info_describes_the_build(capfd: pytest.CaptureFixture[str]) -> None:
     assert out.startswith(f"pyspec {document['version']} (llama.cpp 0.5.0")
 
 
+def test_info_says_whose_matrix_products_a_build_has(capfd: pytest.CaptureFixture[str]) -> None:
+    options = json.loads(run(capfd, "info", "--json")[0])["ggml_options"]
+    out, _ = run(capfd, "info")
+    (line,) = (line for line in out.splitlines() if line.strip().startswith("matrix products"))
+    assert ("llamafile's" in line) == ("GGML_LLAMAFILE" in options)
+
+
 def test_info_describes_a_model(smollm2: Path, gemma3: Path, capfd: pytest.CaptureFixture[str]) -> None:
     document = json.loads(run(capfd, "info", str(smollm2), "--json")[0])
     assert document["architecture"] == "llama"

@@ -51,6 +51,7 @@ SAMPLES: dict[str, str | None] = {
     "engine.type_k": "q8_0",
     "engine.type_v": "q8_0",
     "engine.use_extra_bufts": None,
+    "engine.exact": None,
     "prompt": "other",
     "file": __file__,
     "chat": None,

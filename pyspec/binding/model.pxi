@@ -138,6 +138,8 @@ cdef class Model:
         str.
         progress: called with the fraction loaded, 0.0 to 1.0, in this thread; returning False cancels.
 
+    The attribute load_params has those of them that decide where and with which kernels it is computed.
+
     Raises:
         ModelLoadError: the file is missing, no GGUF, damaged, or of an architecture libllama does not know.
         Cancelled: `progress` returned False. What `progress` raises comes out as it is, and so does
@@ -218,6 +220,12 @@ cdef class Model:
         handle.has_mtp = params.load_mtp and llama_model_n_layer_nextn(ptr) > 0
         handle.repacked = params.use_extra_bufts
         self.handle = handle
+        self.load_params = {
+            "n_gpu_layers": params.n_gpu_layers, "split_mode": split_mode, "main_gpu": params.main_gpu,
+            "tensor_split": None if tensor_split is None else list(split),
+            "devices": None if devices is None else list(devices), "use_extra_bufts": params.use_extra_bufts,
+            "no_host": params.no_host, "kv_overrides": dict(kv_overrides or {}),
+        }
         if state.error is not None:  # raised in the very last call of the callback
             self.close()
             raise state.error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspec.buildinfo import build_info
-from pyspec.cli import bench, draft_vocab, generate, info, models
+from pyspec.cli import bench, draft_vocab, exactness, generate, info, models
 from pyspec.cli.parser import Parser, UsageError, unknown_arguments
 
 __all__ = ["UsageError", "parse"]
@@ -44,6 +44,6 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(
         title="commands", dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
-    for command in (generate, bench, info, models, draft_vocab):
+    for command in (generate, bench, info, exactness, models, draft_vocab):
         command.add_parser(commands)
     return parser

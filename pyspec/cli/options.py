@@ -12,6 +12,7 @@ import re
 
 from pyspec.cli.parser import Option, add_options
 from pyspec.engine import Engine
+from pyspec.exactness import Exact
 from pyspec.sampling import SamplingParams
 from pyspec.sampling.triggers import KINDS
 
@@ -87,6 +88,11 @@ ENGINE_OPTIONS = (
            "data type of the cache's values, likewise (default: {default})"),
     Option(("-nr", "--no-repack"), "use_extra_bufts", str, "",
            "do not rearrange weights for the CPU while loading", const=False),
+    Option(("--exact",), "exact", str, "",
+           "the text is, to the bit, plain decoding's: decodes no wider than was measured to be exact", const=True),
+    Option(("--exact-strict",), "exact", str, "",
+           "the same, but where nothing is exact end with an error instead of doing without speculation",
+           const=Exact(fallback="raise")),
 )
 
 SAMPLING_OPTIONS = (

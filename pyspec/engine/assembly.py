@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspec._decoder import Decoder
 from pyspec._drafting import DraftRunner
-from pyspec._llama import Context, Model, giving_memory_back
+from pyspec._llama import Context, Model, giving_memory_back, release_threads
 from pyspec._model_drafting import ModelRunner
 from pyspec._speculator import CompiledSpeculator
-from pyspec.engine.config import DraftVocabConfig, EngineConfig
+from pyspec.engine.config import DraftVocabConfig, EngineConfig, ExactConfig
 from pyspec.engine.hidden_drafts import HiddenDraft, hidden_runner, load_hidden_draft, open_hidden_draft
 from pyspec.engine.loading import (
     MODEL_SETTINGS,
@@ -27,7 +27,9 @@ from pyspec.engine.loading import (
 from pyspec.engine.prefixes import PrefixCache, Slots
 from pyspec.engine.rounds import Setup
 from pyspec.engine.scheduler import Scheduler
-from pyspec.errors import DecodeError
+from pyspec.errors import DecodeError, InvalidRequest, UnsupportedModel
+from pyspec.exactness import Exact
+from pyspec.exactness.mode import choose, explain
 from pyspec.speculation.calibrate import measure_decodes
 from pyspec.speculation.chain import Chain
 from pyspec.speculation.config import DraftModel
@@ -86,6 +88,7 @@ def assemble(
     prefix_cache: int,
     adaptive: bool,
     synthetic: Synthetic | None,
+    exact: Exact | None,
     settings: dict[str, Any],
     progress: LoadProgress | None,
 ) -> Assembly:
@@ -95,19 +98,41 @@ def assemble(
         prefix_reuse: None: with one slot only what all of a prompt goes on from, so that the same request again gives
             the same text to the bit.
         prefix_cache: bytes of saved sequences.
+        exact: exact mode, and how strict; None: off.
         settings: parameters of the target's context and model.
     """
     opened: list[Loaded] = []
     owned: list[Model] = []  # a Model that was given stays open
+    own_nextn = any(isinstance(spec, HiddenStateDraft) and spec.path is None for spec in specs)
     try:
         if isinstance(target, Model):
             model = target
         else:
-            own_nextn = any(isinstance(spec, HiddenStateDraft) and spec.path is None for spec in specs)
             options = {name: settings[name] for name in MODEL_SETTINGS}
             model = load_model(target, "target", progress, load_mtp=own_nextn, **options)
             owned.append(model)
         require_text_model(model, "target")
+        n_ctx = model.n_ctx_train if n_ctx is None else n_ctx
+        prompt_chunk = min(n_batch, settings["n_ubatch"])
+        exactly: ExactConfig | None = None
+        if exact is not None:
+            prompt_chunk = min(prompt_chunk, n_prompt_rows)
+            exactly, model, settings = _make_exact(
+                exact,
+                model,
+                owned,
+                n_slots=n_slots,
+                n_ctx=n_ctx,
+                n_batch=n_batch,
+                prompt_rows=prompt_chunk,
+                settings=settings,
+                load_mtp=own_nextn,
+                progress=progress,
+            )
+            prefix_reuse = prefix_reuse if exactly.prefix_reuse else False
+            n_draft_max = min(n_draft_max, exactly.width - 1)
+            if not exactly.speculates:
+                specs = ()
         hidden: HiddenDraft | None = None
         for spec in specs:
             if isinstance(spec, HiddenStateDraft):
@@ -116,12 +141,13 @@ def assemble(
                     owned.append(hidden.model)
         tgt = open_target(
             model,
-            n_ctx=model.n_ctx_train if n_ctx is None else n_ctx,
+            n_ctx=n_ctx,
             n_slots=n_slots,
             n_cells=n_cells,
             n_draft_max=n_draft_max,
             n_batch=n_batch,
             config=settings,
+            exact=exactly,
         )
         opened.append(tgt)
         dft: Loaded | None = None
@@ -157,7 +183,9 @@ def assemble(
         decoder = Decoder(tgt.context, [s for s in speculators if isinstance(s, CompiledSpeculator)])
         if synthetic is not None:
             decoder.set_synthetic(conditional(synthetic.for_drafts_of(n_draft_max)), synthetic.seed)
-        controller = _controller(tgt, speculators, n_draft_max) if adaptive and specs else None
+        if exactly is not None:
+            decoder.set_exact(exactly.width, exactly.least_rows)
+        controller = _controller(tgt, speculators, n_draft_max, exactly) if adaptive and specs else None
     except BaseException:
         _release(opened, owned)
         raise
@@ -175,10 +203,11 @@ def assemble(
         n_draft_max=n_draft_max,
         n_ctx=tgt.config.n_ctx,
         n_rows=tgt.context.n_batch,
-        prompt_chunk=min(tgt.context.n_batch, tgt.context.n_ubatch),
+        prompt_chunk=min(prompt_chunk, tgt.context.n_batch, tgt.context.n_ubatch),
         n_prompt_rows=n_prompt_rows,
         stall_timeout=stall_timeout,
         synthetic=synthetic is not None,
+        exact=exactly,
     )
     slots = Slots(
         decoder,
@@ -202,15 +231,87 @@ def assemble(
             draft_length="fixed" if controller is None else "auto",
             draft_options=next((spec.to_dict() for spec in specs if isinstance(spec, ModelSpec)), None),
             draft_vocab=None if dft is None else dft.vocab,
+            exact=exactly,
         ),
         release=release,
     )
 
 
+def _make_exact(
+    exact: Exact,
+    model: Model,
+    owned: list[Model],
+    *,
+    n_slots: int,
+    n_ctx: int,
+    n_batch: int,
+    prompt_rows: int,
+    settings: dict[str, Any],
+    load_mtp: bool,
+    progress: LoadProgress | None,
+) -> tuple[ExactConfig, Model, dict[str, Any]]:
+    """Finds out how an engine can be exact: (what that comes to, the model, and the settings to use).
+
+    Args:
+        owned: the models that are the engine's; only those may be loaded in another way.
+        load_mtp: with the target's NextN layers, if it is.
+
+    Raises:
+        UnsupportedModel: nothing is exact, and that is not to be put up with.
+        InvalidRequest: n_batch has no room for a row and its company.
+    """
+
+    def reload(use_extra_bufts: bool) -> Model:
+        name = owned.pop().path
+        options = {name: settings[name] for name in MODEL_SETTINGS} | {"use_extra_bufts": use_extra_bufts}
+        owned.append(load_model(name, "target", progress, load_mtp=load_mtp, **options))
+        return owned[-1]
+
+    try:
+        model, chosen = choose(
+            model,
+            exact,
+            n_slots=n_slots,
+            n_ctx=n_ctx,
+            prompt_rows=prompt_rows,
+            settings=settings,
+            reload=reload if owned else None,
+            progress=None if progress is None else lambda _, done: progress("exactness", done),
+        )
+    finally:
+        release_threads()
+    explanation = explain(chosen)
+    if chosen.width == 1 and exact.fallback == "raise":
+        raise UnsupportedModel(f"{model.path} can't be exact with speculation: {explanation}")
+    if chosen.width == 1:
+        _log.warning("exact mode: %s", explanation)
+    else:
+        _log.info("exact mode: %s", explanation)
+    if n_batch < chosen.least_rows:
+        raise InvalidRequest(
+            f"n_batch is {n_batch}: exact mode decodes no row alone with this model", name="n_batch", value=n_batch
+        )
+    config = ExactConfig(
+        width=min(chosen.width, n_batch),
+        least_rows=chosen.least_rows,
+        prompt_rows=prompt_rows,
+        prefix_reuse=chosen.prompt_width >= prompt_rows and model.n_swa == 0,  # whose cells go round
+        changed=chosen.changed,
+        check_every=exact.check_every,
+        explanation=explanation,
+    )
+    return config, model, {**settings, **chosen.changed}
+
+
 def _controller(
-    tgt: Loaded, speculators: Sequence[GuardedSpeculator | CompiledSpeculator | ForcedTokens], n_draft_max: int
+    tgt: Loaded,
+    speculators: Sequence[GuardedSpeculator | CompiledSpeculator | ForcedTokens],
+    n_draft_max: int,
+    exact: ExactConfig | None,
 ) -> LengthController:
     n_rows_max = min(tgt.context.n_batch, tgt.context.n_outputs_max)
+    if exact is not None:
+        n_rows_max = max(tgt.context.n_seq_max, min(n_rows_max, exact.width))
     n_model = next((s.n_max for s in speculators if isinstance(s, ModelRunner)), 0)
     own_pools = tgt.context.n_seq_max > 1 and not tgt.context.kv_unified
     return LengthController(n_max=min(n_model, n_draft_max), n_rows_max=n_rows_max, own_pools=own_pools)
@@ -240,6 +341,9 @@ def prepare(assembly: Assembly) -> Assembly:
         return assembly
     rows = [n for n in TRIAL_ROWS if n < controller.n_rows_max]
     measure_decodes(assembly.contexts[0], [*rows, controller.n_rows_max], controller.verify)
+    exact = assembly.config.exact
+    if exact is not None and exact.least_rows > 1:
+        controller.verify.cost_no_less_than(exact.least_rows)
     if runner is not None:
         simple = runner if isinstance(runner, DraftRunner) else None
         for reduced in (False, True) if simple is not None and simple.head is not None else (False,):

@@ -63,6 +63,35 @@ class DraftVocabConfig:
 
 
 @dataclass(frozen=True)
+class ExactConfig:
+    """How an engine keeps to decodes whose rows are, to the bit, what they are without speculation.
+
+    Attributes:
+        width: most rows of a decode that gives tokens. 1: no two rows are exact, and nothing is drafted.
+        least_rows: fewest rows of a sequence in it: 1, or 2 where a row that is alone is computed in another way than
+            all others. It then gets company, which is thrown away, with and without speculation.
+        prompt_rows: tokens of a prompt that are read at once, whatever else runs.
+        prefix_reuse: a request may go on from what an earlier one has left, as that is the same to the bit.
+        changed: settings of the target that are other than was asked for, since more rows are exact with them.
+        check_every: rounds with a draft between two spot checks; 0: there are none.
+        explanation: all this in words.
+    """
+
+    width: int
+    least_rows: int
+    prompt_rows: int
+    prefix_reuse: bool
+    changed: dict[str, Any]
+    check_every: int
+    explanation: str
+
+    @property
+    def speculates(self) -> bool:
+        """Whether there is anything to gain from a draft."""
+        return self.width > 1
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What an engine runs with.
 
@@ -76,6 +105,7 @@ class EngineConfig:
         draft_length: "fixed", or "auto": as long as pays.
         draft_options: the draft model's own parameters (n_max, n_min, p_min, sync, ...), or None.
         draft_vocab: the tokens the draft model chooses from; None: all, as nothing else was asked for.
+        exact: what exact mode comes to; None: it is off.
     """
 
     target: ModelConfig
@@ -87,6 +117,7 @@ class EngineConfig:
     draft_length: str
     draft_options: dict[str, Any] | None
     draft_vocab: DraftVocabConfig | None = None
+    exact: ExactConfig | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON or a log."""

@@ -19,6 +19,8 @@ from pyspec.engine.metrics import EngineStats
 from pyspec.engine.prompt import prompt_tokens
 from pyspec.engine.worker import Worker
 from pyspec.errors import Closed, ContextError, ContextFull, InvalidRequest, UnsupportedModel
+from pyspec.exactness import Exact
+from pyspec.exactness.mode import read_exact
 from pyspec.sampling import DryCache, Grammars, SamplingParams, build_chain
 from pyspec.speculation.config import check_callback, check_integer, check_seconds
 from pyspec.speculation.specs import Speculation, longest_draft, speculators_from
@@ -86,8 +88,16 @@ class Engine:
             requests give the same texts again; with several, wherever it saves reading. False: never.
         prefix_cache_mib: host memory for sequences whose slot went to somebody else, in MiB; the least recently used
             leave first. 0: none.
+        exact: exact mode: the text is, to the bit, that of plain decoding with the same engine, whoever drafts. True:
+            it is measured (and remembered) in how wide a decode the target's rows are what they are alone, and no wider
+            one is used; drafts are shorter for it where that is narrow. Flash attention, type_v and use_extra_bufts
+            become what makes it wide, prompts are read n_prompt_rows at a time, each in a decode of its own, and
+            prefixes are used again only where that changes nothing. An `Exact` says how strict it is. `config.exact`
+            has what came of it; where the target is not exact in any way, it is decoded plainly. The first time that
+            takes some seconds.
         synthetic: for benchmarks: acceptance is drawn at random, and the text is not the model's.
-        load_progress: called with ("target" or "draft", 0..1) while models load; what it raises ends the loading.
+        load_progress: called with ("target" or "draft", 0..1) while models load, and with ("exactness", 0..1) while
+            that is measured; what it raises ends the loading.
 
     Raises:
         ModelLoadError: a file is missing or can't be loaded.
@@ -125,6 +135,7 @@ class Engine:
         stall_timeout: float = 300.0,
         prefix_reuse: bool | None = None,
         prefix_cache_mib: int = 256,
+        exact: bool | Exact = False,
         synthetic: Synthetic | None = None,
         load_progress: LoadProgress | None = None,
     ) -> None:
@@ -157,6 +168,20 @@ class Engine:
             raise InvalidRequest(
                 f"draft_length must be 'auto' or 'fixed', not {draft_length!r}", name="draft_length", value=draft_length
             )
+        exactly = read_exact(exact)
+        if exactly is not None and n_cells is not None and n_slots > 1:
+            raise InvalidRequest(
+                "exact mode needs a pool of cells for each slot, as where a row lies decides how it is rounded; "
+                "leave n_cells out",
+                name="n_cells",
+                value=n_cells,
+            )
+        if exactly is not None and synthetic is not None:
+            raise InvalidRequest(
+                "with synthetic acceptance the text is not the model's, let alone exact; leave one of them out",
+                name="synthetic",
+                value=synthetic,
+            )
         _require_own_threads()
         adaptive = bool(specs) and (draft_length or ("auto" if speculation == "auto" else "fixed")) == "auto"
 
@@ -174,6 +199,7 @@ class Engine:
             prefix_cache=prefix_cache_mib << 20,
             adaptive=adaptive,
             synthetic=synthetic,
+            exact=exactly,
             settings={
                 "n_ubatch": n_ubatch,
                 "n_threads": n_threads,
@@ -439,10 +465,14 @@ class Engine:
 
         Raises:
             StateError: the file is damaged, or belongs to another model, vocabulary, type of cache or version.
-            InvalidRequest: it is larger than the cache, or there is none.
+            InvalidRequest: it is larger than the cache, or there is none; or the engine is exact.
             OSError: it can't be read.
         """
         worker = self._open_worker()
+        if self.config.exact is not None:
+            raise InvalidRequest(
+                "an exact engine does not load prefixes: who has computed them, and how, it can't know", name="path"
+            )
         entry = saved.read(path, self._identity())
         if not worker.ask(lambda: self._scheduler.slots.cache.add(entry)):
             raise InvalidRequest(

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspec._draft_head import DraftHead
 from pyspec._llama import Context, Model
-from pyspec.engine.config import DraftVocabConfig, ModelConfig
+from pyspec.engine.config import DraftVocabConfig, ExactConfig, ModelConfig
 from pyspec.errors import InvalidRequest, UnsupportedModel
 from pyspec.models import resolve
 from pyspec.speculation.config import DraftModel
@@ -84,24 +84,30 @@ def open_target(
     n_draft_max: int,
     n_batch: int,
     config: dict[str, Any],
+    exact: ExactConfig | None = None,
 ) -> Loaded:
     """The target's context: room for n_ctx tokens a slot, and for the rows a round verifies, not for n_batch rows.
 
     Each slot has a pool of cells of its own, so that its text begins at the first cell as it does alone: attention adds
-    up by cells, and in another order it rounds differently. With n_cells they share one pool.
+    up by cells, and in another order it rounds differently. With n_cells they share one pool. Where exact mode
+    throws rows away there are cells for them.
     """
     if n_batch < n_slots:
         raise InvalidRequest(
             f"n_batch is {n_batch}: a round needs a row for each of {n_slots} slots", name="n_batch", value=n_batch
         )
-    n_outputs = max(1, min(n_batch, n_slots * (1 + n_draft_max)))
+    least_rows = 1 if exact is None else exact.least_rows
+    n_each = max(least_rows, 1 + n_draft_max)
+    n_outputs = max(1, min(n_batch, n_slots * n_each))
+    n_spare = n_each if least_rows > 1 else 0
     context = Context(
         model,
-        n_ctx=n_ctx * n_slots if n_cells is None else n_cells,
+        n_ctx=(n_ctx + n_spare) * n_slots if n_cells is None else n_cells,
         n_seq_max=n_slots,
         n_batch=n_batch,
         n_outputs_max=n_outputs,
-        n_rs_seq=max(0, min(n_draft_max, config["n_ubatch"] - 2)) if n_slots == 1 else 0,  # see Decoder's "snapshots"
+        # See Decoder's "snapshots". Keeping them may be another graph.
+        n_rs_seq=max(0, min(n_draft_max, config["n_ubatch"] - 2)) if n_slots == 1 and not exact else 0,
         kv_unified=n_slots > 1 and n_cells is not None,
         **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
     )

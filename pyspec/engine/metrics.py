@@ -36,6 +36,8 @@ class EngineStats:
         target_rows, draft_rows: rows evaluated by either model.
         verify_ms, draft_ms, sampling_ms, checkpoint_ms: time by what it was spent on.
         checkpoints, restores: states saved before a decode, and put back after it, where a memory can't be cut.
+        spot_checks, spot_differences: in exact mode, rows that were computed again alone, and those of them that were
+            not the same to the bit, of which there should be none.
         prefix_entries, prefix_bytes: saved sequences in the cache, and what they take.
         prefix_hits: requests that started from one.
     """
@@ -60,6 +62,8 @@ class EngineStats:
     checkpoint_ms: float
     checkpoints: int
     restores: int
+    spot_checks: int
+    spot_differences: int
     prefix_entries: int
     prefix_bytes: int
     prefix_hits: int

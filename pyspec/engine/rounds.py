@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspec.engine.config import ExactConfig
 from pyspec.engine.generation import CallbackError, Chunk, FinishReason, Job, Result, TokenLogprob
 from pyspec.engine.text import TextAssembler
 from pyspec.errors import GrammarError, PyspecError
@@ -33,6 +34,7 @@ class Setup:
         n_prompt_rows: most prompt tokens in a round in which others generate.
         stall_timeout: seconds a stream may be full before its request ends with an error.
         synthetic: acceptance is drawn at random.
+        exact: in exact mode, how decodes have to be; else None.
     """
 
     decoder: Decoder
@@ -46,6 +48,7 @@ class Setup:
     n_prompt_rows: int
     stall_timeout: float
     synthetic: bool = False
+    exact: ExactConfig | None = None
 
 
 @dataclass
@@ -120,10 +123,23 @@ class Run:
         """Takes part in the round with at most so many tokens of its prompt; returns with how many."""
         self._draft = None
         self._n_prompt_rows = min(n_rows, self.reading)
+        if self.setup.exact is not None:
+            self._n_prompt_rows = self._exact_piece(self._n_prompt_rows, self.setup.exact)
         self.takes_part = self._n_prompt_rows > 0
         if self.takes_part:
             self._decoder.plan(self.seq, prompt_rows=self._n_prompt_rows)
         return self._n_prompt_rows
+
+    def _exact_piece(self, n_rows: int, exact: ExactConfig) -> int:
+        """Of what has to be read, as much as belongs in one decode: should all be read again after a failure, first the
+        prompt, cut as before, then the text, in decodes as wide as they may be.
+        """
+        n_left = len(self.job.prompt) - self._decoder.n_committed(self.seq)
+        if n_left > 0:
+            return min(n_rows, n_left)
+        n_rows = min(n_rows, exact.width)
+        lonely = self.reading - n_rows < exact.least_rows and self.reading > n_rows > exact.least_rows
+        return n_rows - 1 if lonely else n_rows
 
     def make_room(self) -> None:
         """Where the context is full, and the request wants that, forgets the older half of what need not be kept."""

@@ -5,6 +5,7 @@ The main loop of an engine is `Scheduler.round`: plan, propose, verify, emit. Re
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from pyspec.engine.prefixes import Slots
 from pyspec.engine.rounds import Run, Setup, Work
 from pyspec.errors import ConsumerStalled, ContextFull, DecodeError, PyspecError
 from pyspec.speculation.chain import Verdict
+
+_log = logging.getLogger("pyspec.engine")
 
 # libllama's codes for a decode that found no room, and for one that was told to stop.
 NO_ROOM = 1
@@ -76,6 +79,11 @@ class Scheduler:
         self._decoder = setup.decoder
         self._no_drafts = 0  # so many rounds
         self._t_settled: float | None = None  # the end of the last round, while requests run
+        # Spot checks of exact mode: decodes since the last, how many there were, one is under way, one has failed.
+        self._n_unchecked = 0
+        self._n_watched = 0
+        self._watching = False
+        self._warned = False
 
     @property
     def full(self) -> bool:
@@ -108,11 +116,26 @@ class Scheduler:
         if not runs:
             self._t_settled = time.perf_counter()
             return False
-        self.totals.rounds += 1
         drafting = self._no_drafts == 0
         self._no_drafts = max(0, self._no_drafts - 1)
-        self._decode(runs, drafting=drafting)
+        for part in self._parts(runs):
+            self.totals.rounds += 1
+            self._decode([run for run in part if run in self.runs], drafting=drafting)
         return True
+
+    def _parts(self, runs: Sequence[Run]) -> list[Sequence[Run]]:
+        """Who shares a decode: everybody, or in exact mode those that write, as many as may; a prompt is read alone.
+
+        While somebody writes only one prompt is read in a round, the oldest request's.
+        """
+        exact = self._setup.exact
+        if exact is None:
+            return [runs]
+        writing = [run for run in runs if not run.reading]
+        reading = [run for run in runs if run.reading]
+        size = exact.width // exact.least_rows
+        parts: list[Sequence[Run]] = [writing[at : at + size] for at in range(0, len(writing), size)]
+        return parts + [[run] for run in (reading[:1] if writing else reading)]
 
     # -- who takes part ------------------------------------------------------------------------------------------
 
@@ -166,7 +189,9 @@ class Scheduler:
             drafts = self._setup.chain.propose(seqs, left=left, prompt_rows=n_prompt_rows)
             for run, draft in zip(writing, drafts, strict=True):
                 run.drafted(draft)
+            self._watch(writing)
             self._decoder.verify()
+            self._compare()
         except DecodeError as error:
             if error.code != ABORTED:
                 self._recover(runs, error, drafting=drafting)
@@ -191,9 +216,40 @@ class Scheduler:
         n_outputs = min(setup.n_rows - n_prompt_rows, self._decoder.target.n_outputs_max - len(reading))
         for i, run in enumerate(writing):
             share = n_outputs // (len(writing) - i)  # what the others leave over is for those behind them
+            if setup.exact is not None:
+                share = min(share, setup.exact.width // len(writing))  # with company, each gets as many as the longest
             run.plan_writing(share, drafting=drafting)
             n_outputs -= max(1, min(share, 1 + setup.n_draft_max))
         return n_prompt_rows
+
+    def _watch(self, writing: Sequence[Run]) -> None:
+        """In exact mode, every so many decodes with a draft: has the row of one of the requests computed again."""
+        exact = self._setup.exact
+        if exact is None or not exact.check_every or not writing:
+            return
+        drafting = [run for run in writing if self._decoder.n_drafted(run.seq)]
+        if not drafting and len(writing) < 2:
+            return
+        self._n_unchecked += 1
+        if self._n_unchecked >= exact.check_every:
+            candidates = drafting or writing
+            self._decoder.watch(candidates[self._n_watched % len(candidates)].seq)
+            self._watching = True
+
+    def _compare(self) -> None:
+        if not self._watching:
+            return
+        self._watching = False
+        same = self._decoder.compare_watched()
+        if same is not None:
+            self._n_unchecked = 0
+            self._n_watched += 1
+        if same is False and not self._warned:
+            self._warned = True
+            _log.warning(
+                "exact mode: a row of logits in a batch was not, to the bit, what it is alone, against what was "
+                "measured for this model; texts may differ from plain decoding's. EngineStats.spot_differences counts"
+            )
 
     def _emit(self, runs: Sequence[Run], before: dict[str, int], t0: float) -> None:
         """Hands out what the round gave, and lets those leave who are done."""
@@ -276,6 +332,8 @@ class Scheduler:
             checkpoint_ms=counts["checkpoint_us"] / 1000.0,
             checkpoints=counts["checkpoints"],
             restores=counts["restores"],
+            spot_checks=counts["spot_checks"],
+            spot_differences=counts["spot_differences"],
             prefix_entries=len(cache),
             prefix_bytes=cache.size,
             prefix_hits=cache.hits,

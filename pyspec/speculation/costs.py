@@ -48,6 +48,15 @@ class RowCosts:
         self._factor *= ratio**self.SPEED_WEIGHT
         self._ms[at] *= ratio**self.SHAPE_WEIGHT
 
+    def cost_no_less_than(self, rows: int) -> None:
+        """Fewer rows than these take as long as these: they get company."""
+        ms = self(rows)
+        for n in range(1, rows):
+            at = bisect_left(self._rows, n)
+            if at < len(self._rows) and self._rows[at] == n:
+                self._ms[at] = ms / self._factor
+        self._rising = []
+
     def seen(self, rows: int) -> bool:
         """Whether this very row count was measured."""
         at = bisect_left(self._rows, rows)
