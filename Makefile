@@ -71,7 +71,7 @@ example: build ## build llama.cpp's own speculative decoding example and its ser
 	$(bin)/python setup.py -q build_example
 
 lists: build ## make the draft vocabularies that come with the package anew (on Debian; takes half an hour)
-	$(bin)/python recipes/draft_vocab_lists.py
+	$(bin)/python tools/draft_vocab_lists.py
 
 clean: ## remove what was built (not the virtual environment, not fetched sources and models)
 	rm -rf build dist pyspec/lib pyspec/_build_info.py pyspec/*.so *.egg-info

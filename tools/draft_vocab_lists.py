@@ -2,7 +2,7 @@
 """Makes the lists of tokens worth drafting that come with the package, pyspec/speculation/data/*.txt.
 
     make lists                                        # on Debian: fetches texts, counts, writes the lists
-    python recipes/draft_vocab_lists.py --models smollm2 --size 8192 --output /tmp
+    python tools/draft_vocab_lists.py --models smollm2 --size 8192 --output /tmp
 
 What counts:
 
