@@ -180,6 +180,11 @@ def test_a_vocabulary_alone(tiny: Tiny, role: str) -> None:
     ],
 )
 def test_models_that_do_not_write(tiny: Tiny, role: str, name: str, message: str) -> None:
+    if role == "draft" and message != "encoder":
+        # They draft from the hidden states of a target: a file is used as what it is, for a target that it fits.
+        with Engine(tiny("llama"), draft_model=tiny(name), n_ctx=512) as engine:
+            assert message in engine.config.speculators
+        return
     with pytest.raises(UnsupportedModel, match=message) as caught:
         open_as(role, tiny(name), tiny)
     assert str(tiny(name)) in str(caught.value) and role in str(caught.value)
