@@ -98,30 +98,15 @@ cdef class BlockRunner(HiddenRunner):
         Returns:
             Milliseconds of each; fewer of them where one fails.
         """
-        cdef int i
-        cdef int r
-        cdef int32_t code = 0
-        cdef int n = min(rows, self.first_row + self.n_max)
         if self.mark(0, 0).held > 0 or rows < 1:
             raise InvalidRequest(f"sequence 0 is in use, or {rows} rows are less than one", name="rows", value=rows)
-        self.enter()
-        self.call_us.clear()
-        try:
-            with nogil:
-                for r in range(repetitions):
-                    for i in range(n):
-                        add_row(self.heads[0].batch, self.mask, i, 0, True)
-                        self.n_rows += 1
-                    code = self.run()
-                    llama_memory_seq_rm(self.heads[0].memory, 0, -1, -1)
-                    if code != 0:
-                        break
-        finally:
-            self.leave()
-        times = [us / 1000.0 for us in self.call_us]
-        self.call_us.clear()
-        self.call_rows.clear()
-        return times if code == 0 else times[:len(times) - 1]
+        return self.timed(min(rows, self.first_row + self.n_max), repetitions, False)
+
+    cdef void add_trial(self, int32_t rows, bint reduced) noexcept nogil:
+        cdef int32_t i
+        for i in range(rows):
+            add_row(self.heads[0].batch, self.mask, i, 0, True)
+            self.n_rows += 1
 
     # -- the round -----------------------------------------------------------------------------------------------
 
@@ -147,9 +132,8 @@ cdef class BlockRunner(HiddenRunner):
                 if not read and self.drafting[seq].active:
                     self.drafting[seq].active = False
                     self.drop(0, seq)
-                if self.drafting[seq].steps > 0 and <int32_t> s.draft.size() < self.n_min:
-                    s.n_discarded += <int32_t> s.draft.size()
-                    s.draft.clear()
+                if self.drafting[seq].steps > 0:
+                    self.discard_short(s)
         self.time_us += llama_time_us() - t0
 
     cdef bint inject(self, llama_seq_id seq, int32_t end) noexcept nogil:

@@ -140,32 +140,18 @@ cdef class DraftRunner(ModelRunner):
         Returns:
             Milliseconds of each; fewer of them where one fails.
         """
-        cdef int i
-        cdef int r
-        cdef int32_t code = 0
         if self.marks.at(0).synced or not 0 < rows <= <int> self.context.n_batch:
             raise InvalidRequest(f"sequence 0 is in use, or {rows} rows are not from 1 to {self.context.n_batch}",
                                  name="rows", value=rows)
-        self.enter()
-        self.call_us.clear()
-        try:
-            with nogil:
-                if self.head is not None:
-                    self.head.settle(1, 0 if reduced else 1)
-                for r in range(repetitions):
-                    for i in range(rows):
-                        add_row(self.batch, 0, i, 0, i + 1 == rows)
-                        self.n_rows += 1
-                    code = self.run()
-                    llama_memory_seq_rm(self.memory, 0, -1, -1)
-                    if code != 0:
-                        break
-        finally:
-            self.leave()
-        times = [us / 1000.0 for us in self.call_us]
-        self.call_us.clear()
-        self.call_rows.clear()
-        return times if code == 0 else times[:-1]
+        return self.timed(rows, repetitions, reduced)
+
+    cdef void add_trial(self, int32_t rows, bint reduced) noexcept nogil:
+        cdef int32_t i
+        if self.head is not None:
+            self.head.settle(1, 0 if reduced else 1)
+        for i in range(rows):
+            add_row(self.batch, 0, i, 0, i + 1 == rows)
+            self.n_rows += 1
 
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
         """The watermark and the memory of a sequence agree."""
@@ -222,9 +208,7 @@ cdef class DraftRunner(ModelRunner):
             n_tokens = <int32_t> s.tokens.size()
             if not m.seed_evaluated:
                 continue
-            if <int32_t> s.draft.size() < self.n_min:
-                s.n_discarded += <int32_t> s.draft.size()
-                s.draft.clear()
+            if self.discard_short(s):
                 m.n_evaluated = 0
                 self.cut(seq, n_tokens + 1)
             if self.replay:

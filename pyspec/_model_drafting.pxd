@@ -47,6 +47,8 @@ cdef class ModelRunner(CompiledSpeculator):
     # Whether the sequence can draft at all, with what is known of it.
     cdef bint can_draft(self, llama_seq_id seq, Sequence * s) noexcept nogil
     cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil
+    # Takes back a draft that is shorter than n_min, and counts it; returns whether it was.
+    cdef bint discard_short(self, Sequence * s) noexcept nogil
     cdef const float * logits_of(self, int32_t row) noexcept nogil
     cdef void look(self, int32_t row) noexcept nogil
     cdef llama_token best_token(self, int32_t row) noexcept nogil
@@ -57,3 +59,7 @@ cdef class ModelRunner(CompiledSpeculator):
     # Computes the batch and empties it: libllama's code. `run` also times and counts that.
     cdef int32_t compute(self) noexcept nogil
     cdef int32_t run(self) noexcept nogil
+    # What `time_decodes` of a subclass does once it has looked at its parameters; `add_trial` fills the batch for it,
+    # with so many rows on sequence 0, and chooses the output head where there is a choice.
+    cdef object timed(self, int32_t rows, int repetitions, bint reduced)
+    cdef void add_trial(self, int32_t rows, bint reduced) noexcept nogil

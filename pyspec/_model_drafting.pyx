@@ -11,7 +11,13 @@ from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Sequence, argmax, confidence, top_k
-from pyspec.libllama cimport llama_get_logits_ith, llama_seq_id, llama_time_us, llama_token
+from pyspec.libllama cimport (
+    llama_get_logits_ith,
+    llama_memory_seq_rm,
+    llama_seq_id,
+    llama_time_us,
+    llama_token,
+)
 
 from pyspec.errors import InvalidRequest
 
@@ -134,6 +140,13 @@ cdef class ModelRunner(CompiledSpeculator):
         if d.active and not self.onwards.empty():
             d.active = d.chance >= self.onwards[min(s.draft.size(), self.onwards.size()) - 1]
 
+    cdef bint discard_short(self, Sequence * s) noexcept nogil:
+        if <int32_t> s.draft.size() >= self.n_min:
+            return False
+        s.n_discarded += <int32_t> s.draft.size()
+        s.draft.clear()
+        return True
+
     cdef const float * logits_of(self, int32_t row) noexcept nogil:
         """The logits of an output row, or NULL."""
         return llama_get_logits_ith(self.context.ptr, row)
@@ -214,3 +227,26 @@ cdef class ModelRunner(CompiledSpeculator):
         for seq in range(<llama_seq_id> self.drafting.size()):
             self.drafting[seq].in_batch = False
         return code
+
+    cdef void add_trial(self, int32_t rows, bint reduced) noexcept nogil:
+        pass
+
+    cdef object timed(self, int32_t rows, int repetitions, bint reduced):
+        cdef int r
+        cdef int32_t code = 0
+        self.enter()
+        self.call_us.clear()
+        try:
+            with nogil:
+                for r in range(repetitions):
+                    self.add_trial(rows, reduced)
+                    code = self.run()
+                    llama_memory_seq_rm(self.context.memory_ptr, 0, -1, -1)
+                    if code != 0:
+                        break
+        finally:
+            self.leave()
+        times = [us / 1000.0 for us in self.call_us]
+        self.call_us.clear()
+        self.call_rows.clear()
+        return times if code == 0 else times[:len(times) - 1]

@@ -34,7 +34,6 @@ from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_get_embeddings_nextn_ith,
     llama_memory_seq_pos_max,
-    llama_memory_seq_rm,
     llama_seq_id,
     llama_time_us,
     llama_token,
@@ -113,34 +112,19 @@ cdef class PairRunner(HiddenRunner):
         Returns:
             Milliseconds of each; fewer of them where one fails.
         """
-        cdef int i
-        cdef int r
-        cdef int32_t code = 0
-        cdef vector[float] zeros
         if self.mark(0, 0).held > self.mark(0, 0).begin or not 0 < rows <= <int> self.context.n_batch:
             raise InvalidRequest(f"sequence 0 is in use, or {rows} rows are not from 1 to {self.context.n_batch}",
                                  name="rows", value=rows)
+        return self.timed(rows, repetitions, False)
+
+    cdef void add_trial(self, int32_t rows, bint reduced) noexcept nogil:
+        cdef int32_t i
+        cdef vector[float] zeros
         zeros.resize(self.own[0].width())
-        self.enter()
-        self.call_us.clear()
-        try:
-            with nogil:
-                self.current = 0
-                for r in range(repetitions):
-                    for i in range(rows):
-                        add_pair(self.heads[0].batch, 0, i, 0, self.all_outputs or i + 1 == rows, zeros.data(),
-                                 zeros.size())
-                        self.n_rows += 1
-                    code = self.run()
-                    llama_memory_seq_rm(self.heads[0].memory, 0, -1, -1)
-                    if code != 0:
-                        break
-        finally:
-            self.leave()
-        times = [us / 1000.0 for us in self.call_us]
-        self.call_us.clear()
-        self.call_rows.clear()
-        return times if code == 0 else times[:len(times) - 1]
+        self.current = 0
+        for i in range(rows):
+            add_pair(self.heads[0].batch, 0, i, 0, self.all_outputs or i + 1 == rows, zeros.data(), zeros.size())
+            self.n_rows += 1
 
     # -- the round -----------------------------------------------------------------------------------------------
 
@@ -183,9 +167,7 @@ cdef class PairRunner(HiddenRunner):
                 for h in range(self.heads.size()):
                     self.cut(h, seq, <int32_t> s.tokens.size() + 1)
                 self.encoded[seq].drop_before(self.needed_from(seq))
-                if <int32_t> s.draft.size() < self.n_min:
-                    s.n_discarded += <int32_t> s.draft.size()
-                    s.draft.clear()
+                self.discard_short(s)
         self.time_us += llama_time_us() - t0
 
     cdef bint step(self, vector[Sequence] * sequences, int32_t i) noexcept nogil:

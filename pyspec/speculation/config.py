@@ -71,21 +71,9 @@ class DraftModel:
         if not isinstance(self.path, str | os.PathLike):
             raise InvalidRequest(f"path must be a file name, not {self.path!r}", name="path", value=self.path)
         object.__setattr__(self, "path", os.fspath(self.path))
-        check_integer(self.n_max, "n_max", 1)
-        check_integer(self.n_min, "n_min", 0)
-        check_integer(self.n_batch, "n_batch", 1)
-        check_integer(self.n_gpu_layers, "n_gpu_layers", -1)
-        check_integer(self.n_threads, "n_threads", 0)
-        check_integer(self.n_threads_batch, "n_threads_batch", 0)
+        check_drafting(self)
         if self.n_ctx is not None:
             check_integer(self.n_ctx, "n_ctx", 16)
-        if self.n_min > self.n_max:
-            raise InvalidRequest(
-                f"n_min ({self.n_min}) is above n_max ({self.n_max}): no draft could ever be submitted",
-                name="n_min",
-                value=self.n_min,
-            )
-        check_share(self.p_min, "p_min")
         check_integer(self.vocab_slots, "vocab_slots", 0)
         check_share(self.vocab_max_miss, "vocab_max_miss")
         object.__setattr__(self, "vocab", _vocab(self.vocab))
@@ -95,6 +83,29 @@ class DraftModel:
     def to_dict(self) -> dict[str, Any]:
         """All parameters by name; ``DraftModel(**d)`` makes an equal one."""
         return asdict(self)
+
+
+def check_drafting(draft: Any) -> None:
+    """Checks what every draft that a model makes has in common: how long it may be, and how the model computes.
+
+    Args:
+        draft: has n_max, n_min, p_min, n_batch, n_gpu_layers, n_threads and n_threads_batch.
+
+    Raises:
+        InvalidRequest: a value is outside its range, or n_min above n_max.
+    """
+    for name, least in _LEAST.items():
+        check_integer(getattr(draft, name), name, least)
+    if draft.n_min > draft.n_max:
+        raise InvalidRequest(
+            f"n_min ({draft.n_min}) is above n_max ({draft.n_max}): no draft could ever be submitted",
+            name="n_min",
+            value=draft.n_min,
+        )
+    check_share(draft.p_min, "p_min")
+
+
+_LEAST = {"n_max": 1, "n_min": 0, "n_batch": 1, "n_gpu_layers": -1, "n_threads": 0, "n_threads_batch": 0}
 
 
 def _vocab(value: Any) -> str | tuple[int, ...] | None:

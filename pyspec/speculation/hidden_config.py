@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar
 
 from pyspec.errors import InvalidRequest
-from pyspec.speculation.config import check_integer, check_share
+from pyspec.speculation.config import check_drafting
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,7 @@ class HiddenStateDraft:
             if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
                 raise InvalidRequest(f"path must be a file name, not {self.path!r}", name="path", value=self.path)
             object.__setattr__(self, "path", os.fspath(self.path))
-        check_integer(self.n_max, "n_max", 1)
-        check_integer(self.n_min, "n_min", 0)
-        check_integer(self.n_batch, "n_batch", 1)
-        check_integer(self.n_gpu_layers, "n_gpu_layers", -1)
-        check_integer(self.n_threads, "n_threads", 0)
-        check_integer(self.n_threads_batch, "n_threads_batch", 0)
-        if self.n_min > self.n_max:
-            raise InvalidRequest(
-                f"n_min ({self.n_min}) is above n_max ({self.n_max}): no draft could ever be submitted",
-                name="n_min",
-                value=self.n_min,
-            )
-        check_share(self.p_min, "p_min")
+        check_drafting(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All parameters by name; the class called with them makes an equal one."""
