@@ -177,9 +177,9 @@ def test_invalid_bytes_are_replaced_as_soon_as_they_are_known_to_be_invalid():
 
 def test_empty_pieces_count_as_tokens():
     assembler = TextAssembler(["x"])
-    assert assembler.feed([b"", b"a", b""]) == Fed("a", 3)
+    assert assembler.feed([b"", b"a", b""]) == Fed("a", 3, parts=("", "a", ""))
     assert assembler.feed([]) == Fed("", 0)
-    assert assembler.feed([b"", b"x", b""]) == Fed("", 2, "x")
+    assert assembler.feed([b"", b"x", b""]) == Fed("", 2, "x", parts=("", ""))
 
 
 # --- stop strings -----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_a_beginning_of_a_stop_string_holds_back_nothing_before_it():
 
 def test_nothing_is_taken_after_a_stop_string():
     assembler = TextAssembler(["."])
-    assert assembler.feed([b"a.", b"b"]) == Fed("a", 1, ".")
+    assert assembler.feed([b"a.", b"b"]) == Fed("a", 1, ".", parts=("a",))
     assert assembler.stopped == "."
     assert assembler.feed([b"c"]) == Fed("", 0, ".")
     assert assembler.finish() == Fed("", 0, ".")
@@ -236,7 +236,7 @@ def test_nothing_is_taken_after_a_stop_string():
 
 
 def test_a_single_string_is_one_stop_string():
-    assert TextAssembler("ab").feed([b"xbay", b"ab"]) == Fed("xbay", 2, "ab")
+    assert TextAssembler("ab").feed([b"xbay", b"ab"]) == Fed("xbay", 2, "ab", parts=("xbay", ""))
 
 
 @pytest.mark.parametrize("stop", ["", [""], ["a", ""]])

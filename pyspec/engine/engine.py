@@ -291,15 +291,22 @@ class Engine:
         prompt_progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
         priority: int = 0,
+        steady: bool = False,
     ) -> Generation:
         """Starts a request and returns at once; iterate what it returns for the chunks of text, round by round.
 
         In a coroutine: ``async for chunk in engine.stream(...)``, ``result = await engine.stream(...)``. Neither
         takes a thread.
 
-        Parameters and errors are those of `generate`; errors of the prompt and the parameters come at once, others
-        while iterating. Leaving the iteration early (``break`` and dropping the object, `Generation.cancel`, or its
-        use as a context manager) ends the request.
+        Args:
+            steady: chunks are single tokens, and those of a round are spread over the time until the next one, so
+                that text flows where it would come in bursts; each is held back for at most about one round. The last
+                ones come at once, when the text is complete, so that it is so no later. False: what a round brought
+                comes at once.
+
+        The other parameters and the errors are those of `generate`; errors of the prompt and the parameters come at
+        once, others while iterating. Leaving the iteration early (``break`` and dropping the object,
+        `Generation.cancel`, or its use as a context manager) ends the request.
         """
         return self._start(
             prompt,
@@ -309,6 +316,7 @@ class Engine:
             prompt_progress=prompt_progress,
             timeout=timeout,
             priority=priority,
+            steady=steady,
         )
 
     def _start(
@@ -321,6 +329,7 @@ class Engine:
         prompt_progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
         priority: int = 0,
+        steady: bool = False,
         before_leaving: Callable[[int], None] | None = None,
     ) -> Generation:
         worker = self._open_worker()
@@ -337,6 +346,8 @@ class Engine:
                     "with keys of a type that can't (bf16); leave n_keep out"
                 )
         check_callback(prompt_progress, "prompt_progress")
+        if not isinstance(steady, bool):
+            raise InvalidRequest(f"steady must be True or False, not {steady!r}", name="steady", value=steady)
         if timeout is not None:
             check_seconds(timeout, "timeout")
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -363,6 +374,7 @@ class Engine:
             timeout=timeout,
             priority=priority,
             n_ahead=self._stream_buffer,
+            steady=steady,
             before_leaving=before_leaving,
         )
         generation = Generation(job, worker.cancel)  # first: should Ctrl-C come now, dropping it cancels the request

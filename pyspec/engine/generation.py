@@ -13,6 +13,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
+from pyspec.engine.pacing import Pacer
 from pyspec.engine.tokens import Token, completed_texts
 from pyspec.errors import Busy, PyspecError
 from pyspec.sampling import SamplerPlan, SamplingParams
@@ -136,6 +137,7 @@ class Job:
         timeout: float | None = None,
         priority: int = 0,
         n_ahead: int = 512,
+        steady: bool = False,
         before_leaving: Callable[[int], None] | None = None,
     ) -> None:
         self.prompt = prompt
@@ -146,6 +148,7 @@ class Job:
         self.prompt_progress = prompt_progress
         self.priority = priority
         self.n_ahead = n_ahead  # chunks it may be ahead of its reader
+        self.pacer = Pacer() if steady else None  # its chunks are single tokens, handed out in time
         self.before_leaving = before_leaving  # called with the slot when the request has ended well
         self.t_submitted = time.monotonic()
         self.deadline = None if timeout is None else self.t_submitted + timeout
@@ -175,17 +178,30 @@ class Job:
         """Whether it is to be ended, at this time of `time.monotonic`."""
         return self.cancelled or (self.deadline is not None and now >= self.deadline)
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, *chunks: Chunk) -> None:
+        """Adds what a round brought."""
         with self.changed:
-            self.chunks.append(chunk)
+            self.chunks.extend(chunks)
+            if self.pacer is not None:
+                self.pacer.arrived(len(self.chunks), time.monotonic())
             self._tell()
+
+    def delay(self) -> float | None:
+        """Seconds until the next chunk may be handed out; None: there is none. Call it with `changed` held."""
+        if not self.chunks:
+            return None
+        if self.pacer is None or self.done or self.full:
+            return 0.0
+        return max(0.0, self.pacer.due - time.monotonic())
 
     def take(self) -> Chunk | None:
         """The next chunk; None: there is none yet, or none any more. Call it with `changed` held."""
-        if not self.chunks:
+        if self.delay() != 0.0:
             return None
         was_full = self.full
         chunk = self.chunks.popleft()
+        if self.pacer is not None:
+            self.pacer.taken(time.monotonic())
         if was_full:
             self.wake()
         return chunk
@@ -273,9 +289,8 @@ class Generation:
             with job.changed:
                 if not job.chunks:
                     self._refuse_own_thread()
-                while not job.chunks and not job.done:
-                    job.changed.wait()
-                chunk = job.take()
+                while (chunk := job.take()) is None and not job.done:
+                    job.changed.wait(job.delay())
                 if chunk is not None:
                     return chunk
         except BaseException:  # Ctrl-C while waiting: the request ends, the engine stays usable
@@ -315,13 +330,13 @@ class Generation:
         try:
             while True:
                 with self._job.changed:
-                    chunk = self._job.take()
+                    done, chunk, delay = self._job.done, self._job.take(), self._job.delay()
                 if chunk is not None:
                     yield chunk
-                elif self._job.done:
+                elif done:
                     break
                 else:
-                    await self._until(lambda: bool(self._job.chunks) or self._job.done)
+                    await self._until(lambda: self._job.delay() == 0.0 or self._job.done, delay)
         finally:
             if not self._job.done:
                 self.cancel()
@@ -345,8 +360,8 @@ class Generation:
         assert job.result is not None
         return job.result
 
-    async def _until(self, ready: Callable[[], bool]) -> None:
-        """Waits until the engine has added something, unless it is ready already."""
+    async def _until(self, ready: Callable[[], bool], at_most: float | None = None) -> None:
+        """Waits until the engine has added something, or so many seconds, unless it is ready already."""
         job, loop = self._job, asyncio.get_running_loop()
         changed = asyncio.Event()
 
@@ -357,7 +372,8 @@ class Generation:
         job.listen(listener)
         try:
             if not ready():
-                await changed.wait()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), at_most)
         finally:
             job.unlisten(listener)
 

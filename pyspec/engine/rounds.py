@@ -205,19 +205,19 @@ class Run:
         piece = self.setup.vocab.piece
         pieces = [b"" if token in self._stop_tokens else piece(token, special=False) for token in tokens]
         fed = self._assembler.feed(pieces)
-        text, stop = fed.text, fed.stop
+        texts, stop = list(fed.parts), fed.stop
         self._pieces.extend(pieces[: fed.n_used])
         kept = tokens[: fed.n_used]
         stats.discarded_tokens += len(tokens) - len(kept)
         reason = self._finish_reason(kept, stop)
         if reason is not None and stop is None:
             tail = self._assembler.finish()
-            text, stop = text + tail.text, tail.stop
+            texts, stop = [*texts, tail.text], tail.stop
             if stop is not None:
                 reason = "stop"
         if reason == "stop":
             self._stopped_by = kept[-1] if stop is None else stop
-        self._add(text, kept, n_accepted)
+        self._add(texts, kept, n_accepted)
         if error is not None and reason is None:
             message = f"no token can be chosen after {len(self._tokens)} tokens: {error}"
             if self._decoder.dead_end(self.seq):
@@ -237,7 +237,9 @@ class Run:
             return "length"
         return None
 
-    def _add(self, text: str, tokens: list[int], n_accepted: int) -> None:
+    def _add(self, texts: Sequence[str], tokens: list[int], n_accepted: int) -> None:
+        """Takes in tokens and what text each of them has released; texts beyond the tokens belong to no token."""
+        text = "".join(texts)
         source = None if self._draft is None else self._draft.source
         drafted_by = tuple(source if i < n_accepted else None for i in range(len(tokens)))
         logprobs: tuple[TokenLogprob, ...] = ()
@@ -251,7 +253,11 @@ class Run:
         self._times.extend([time.monotonic() - self.job.t_submitted] * len(tokens))
         self.job.stats.completion_tokens += len(tokens)
         self.job.stats.emitted_from_draft += min(n_accepted, len(tokens))
-        if text or tokens:
+        if self.job.pacer is not None and len(tokens) > 1:
+            n = len(tokens)
+            texts = [*texts[: n - 1], "".join(texts[n - 1 :])]
+            self.job.add(*(Chunk(texts[i], (tokens[i],), (drafted_by[i],), logprobs[i : i + 1]) for i in range(n)))
+        elif text or tokens:
             self.job.add(Chunk(text, tuple(tokens), drafted_by, logprobs))
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -260,7 +266,7 @@ class Run:
         """Ends the request with what there is; `flush`: text that was held back is part of it."""
         if flush:
             self._draft = None
-            self._add(self._assembler.finish().text, [], 0)
+            self._add([self._assembler.finish().text], [], 0)
         if self.setup.chain.controller is not None:
             self.job.stats.draft_length = self.setup.chain.controller.report()
         self.outcome = Result(

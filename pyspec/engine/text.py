@@ -34,11 +34,13 @@ class Fed:
         n_used: how many of the given pieces belong to the result: all of them, or up to and including the
             one in which the stop string completed.
         stop: the stop string that ended the text, or None.
+        parts: the text by the piece that released it, for each that was used.
     """
 
     text: str
     n_used: int
     stop: str | None = None
+    parts: tuple[str, ...] = ()
 
 
 class StopMatcher:
@@ -151,9 +153,9 @@ class TextAssembler:
         parts: list[str] = []
         for n_before, piece in enumerate(pieces):
             if self._stop is not None:
-                return Fed("".join(parts), n_before, self._stop)
+                return Fed("".join(parts), n_before, self._stop, tuple(parts))
             parts.append(self._release(self._decoder.decode(piece)))
-        return Fed("".join(parts), len(pieces), self._stop)
+        return Fed("".join(parts), len(pieces), self._stop, tuple(parts))
 
     def finish(self) -> Fed:
         """Releases what was held back; call it once, when no token follows.
