@@ -6,8 +6,9 @@ from __future__ import annotations
 class PositionRates:
     """Chance that the i-th drafted token is accepted, given that those before it were.
 
-    A mean with exponential forgetting for every position. What is not known yet comes from `prior` (the same
-    speculator over all sequences), and beyond what that knows, from the position before.
+    A mean with exponential forgetting for every position, which also forgets in rounds in which nothing was drafted so
+    far. What is not known (any more) comes from `prior`, the same speculator over all sequences, as far above or below
+    that as at the position before; and beyond what that knows, from the position before alone.
 
     Args:
         prior: estimates to start from, or None.
@@ -30,8 +31,10 @@ class PositionRates:
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Takes in one verified draft: `accepted` hits, then a miss if it was not accepted whole."""
-        for i in range(min(drafted, accepted + 1)):
+        n_seen = min(drafted, accepted + 1)
+        for i in range(n_seen):
             self.observe_position(i, i < accepted)
+        self._fade(n_seen)
 
     def observe_position(self, position: int, accepted: bool) -> None:
         """Takes in one token of a draft, those before it accepted."""
@@ -43,18 +46,24 @@ class PositionRates:
         if self._prior is not None:
             self._prior.observe_position(position, accepted)
 
+    def _fade(self, first: int) -> None:
+        """Another draft has said nothing of the positions from `first` on."""
+        for i in range(first, len(self._hits)):
+            self._hits[i] *= self._forget
+            self._weight[i] *= self._forget
+        if self._prior is not None:
+            self._prior._fade(first)
+
     def rates(self, n: int) -> list[float]:
         """Estimates for the positions 1..n."""
         base = self._prior.rates(n) if self._prior is not None else None
         result: list[float] = []
-        last = self._start
         for i in range(n):
-            expected = base[i] if base is not None else last
+            if base is None:
+                expected = result[-1] if result else self._start
+            else:
+                expected = min(1.0, max(0.0, base[i] + (result[-1] - base[i - 1] if result else 0.0)))
             if i < len(self._hits):
                 expected = (self._hits[i] + self._prior_weight * expected) / (self._weight[i] + self._prior_weight)
-            elif base is not None and result:
-                # Nothing seen here: as far from the others' mean as at the position before.
-                expected = min(1.0, max(0.0, expected + result[-1] - base[i - 1]))
             result.append(expected)
-            last = expected
         return result

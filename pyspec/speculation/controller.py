@@ -17,7 +17,8 @@ and grow from a few tokens with what is accepted. One that is not worth its rows
 target says in the next rounds, so that it costs nothing to learn whether such drafts would pay.
 
 While a sequence does not draft with the model, it tries now and then whether it would pay again, more and more seldom,
-and only as long as all such tries together cost a hundredth of the time.
+and only as long as all such tries together cost a hundredth of the time. Of a draft model that nothing is known about
+yet, good drafts are expected for a few rounds: with a wrong idea of it an engine would go on for long.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ class HeadBeliefs:
         calibration: how likely its tokens are accepted, by confidence.
         rates: the same by position, over all requests.
         history: what drafts brought lately, over all requests; None: nothing was drafted.
+        n_known: rounds with a draft that this rests on.
         sequences: by request.
     """
 
@@ -161,6 +163,7 @@ class HeadBeliefs:
     calibration: Calibration = field(default_factory=Calibration)
     rates: PositionRates = field(default_factory=lambda: PositionRates(forget=0.97))
     history: DraftHistory | None = None
+    n_known: int = 0
     sequences: dict[int, SequenceState] = field(default_factory=dict)
 
 
@@ -206,6 +209,9 @@ class LengthController:
     MARGIN = 1.02  # a gain below this is within what costs are known to
     LONGEST_LAG = 4  # tokens a draft model that drafts in every round may have to read first; more is a new text
     HORIZON = 96.0  # tokens over which the cost of reading up is spread
+    FIRST_TRIES = 6  # rounds with a draft of which a new draft model is believed to be good
+    BELIEF = 0.9  # how likely a token is accepted then
+    GUESS_WEIGHT = 3.0  # what is guessed of drafts before there were any counts as so many rounds
 
     def __init__(self, *, n_max: int, n_rows_max: int, own_pools: bool = False) -> None:
         self.n_max = n_max
@@ -219,6 +225,7 @@ class LengthController:
         self._model_rates = PositionRates(forget=0.97)
         self._free_rates: dict[str, PositionRates] = {}
         self._history: DraftHistory | None = None
+        self._n_known = 0
         self._overhead_ms = 0.2
         self._total_ms = 0.0
         self._catching_up_ms = 0.0  # in the last round, for each sequence
@@ -250,9 +257,11 @@ class LengthController:
             return
         self._reduced = reduced
         now, sequences = self._other_head, self._sequences
-        self._other_head = HeadBeliefs(self.draft, self.calibration, self._model_rates, self._history, sequences)
+        self._other_head = HeadBeliefs(
+            self.draft, self.calibration, self._model_rates, self._history, self._n_known, sequences
+        )
         self.draft, self.calibration, self._model_rates = now.draft, now.calibration, now.rates
-        self._history = now.history
+        self._history, self._n_known = now.history, now.n_known
         self._sequences = {}
         for seq, state in sequences.items():
             known = now.sequences.get(seq) or self._new_sequence()
@@ -313,6 +322,8 @@ class LengthController:
             return False
         ms = self._decode_ms(1, prompt_rows, history.drafted) + self._drafting_ms(history) + self._overhead_ms
         ms += reading_ms * history.tokens
+        if self._n_known < self.FIRST_TRIES and not prompt_rows:
+            return self._optimistic(self.BELIEF).rate > plain_rate * self.HYSTERESIS
         return history.tokens / ms > plain_rate * (self.HYSTERESIS if state.idle_rounds else self.MARGIN)
 
     def _lengths_together(
@@ -320,6 +331,8 @@ class LengthController:
     ) -> list[int]:
         """Lengths for several that share a batch, by the chance of each position of each."""
         rates = [self._sequences[seq].rates.rates(self.n_max) for seq in seqs]
+        if self._n_known < self.FIRST_TRIES:
+            rates = [[max(self.BELIEF, rate) for rate in its] for its in rates]
         n_all = n_plain + len(seqs)
         if self.own_pools and (n_plain or prompt_rows) and n_all - 1 > self.MOST_WAITING:
             return [0] * len(seqs)
@@ -558,6 +571,7 @@ class LengthController:
         if self._history is None:
             self._history = self._guess()
         self._history.observe(emitted, len(confidences), steps, self._catching_up_ms)
+        self._n_known += bool(confidences)
         if state.probing:
             self.decisions.probes += 1
             plain = emitted * (self.verify(1) + self._overhead_ms)
@@ -579,7 +593,7 @@ class LengthController:
         choice = self._optimistic(0.7)
         n = choice.lengths[0] or min(2, self.n_max)
         tokens = sum(0.7**i for i in range(n + 1))
-        return DraftHistory(tokens, float(n), float(n), 0.0)
+        return DraftHistory(tokens, float(n), float(n), self.GUESS_WEIGHT)
 
     def _optimistic(self, rate: float) -> Any:
         return best_lengths(
