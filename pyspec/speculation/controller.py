@@ -155,7 +155,7 @@ class HeadBeliefs:
         calibration: how likely its tokens are accepted, by confidence.
         rates: the same by position, over all requests.
         history: what drafts brought lately, over all requests; None: nothing was drafted.
-        n_known: rounds with a draft that this rests on.
+        n_known: rounds, in which the model was asked, that this rests on.
         sequences: by request.
     """
 
@@ -209,7 +209,7 @@ class LengthController:
     MARGIN = 1.02  # a gain below this is within what costs are known to
     LONGEST_LAG = 4  # tokens a draft model that drafts in every round may have to read first; more is a new text
     HORIZON = 96.0  # tokens over which the cost of reading up is spread
-    FIRST_TRIES = 6  # rounds with a draft of which a new draft model is believed to be good
+    FIRST_TRIES = 6  # rounds for which a new draft model is believed to be good
     BELIEF = 0.9  # how likely a token is accepted then
     GUESS_WEIGHT = 3.0  # what is guessed of drafts before there were any counts as so many rounds
 
@@ -363,7 +363,7 @@ class LengthController:
             if k
         )
         margin = self.HYSTERESIS if idle else self.MARGIN
-        if self.own_pools:  # rounds get longer, and all of these streams less steady
+        if self.own_pools and n_all - 1 > self.MOST_WAITING:  # rounds get longer, and many streams less steady
             margin = max(margin, 1.0 + self.WAITING)
         if choice.tokens / (choice.ms + reading) <= plain_rate * margin:
             return [0] * len(seqs)
@@ -571,7 +571,7 @@ class LengthController:
         if self._history is None:
             self._history = self._guess()
         self._history.observe(emitted, len(confidences), steps, self._catching_up_ms)
-        self._n_known += bool(confidences)
+        self._n_known += 1
         if state.probing:
             self.decisions.probes += 1
             plain = emitted * (self.verify(1) + self._overhead_ms)
