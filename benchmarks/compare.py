@@ -61,7 +61,7 @@ class Measurement:
     rounds: int
     drafted: int
     accepted: int
-    draft_rows: int | None = None
+    draft_rows: int | None = None  # behind the prompt
     overhead: float | None = None
 
     @property
@@ -94,7 +94,7 @@ def run_pyspec(engine: Engine, prompt: str, n_tokens: int, n_max: int, key: dict
         rounds=stats.rounds,
         drafted=stats.drafted,
         accepted=stats.accepted,
-        draft_rows=stats.draft_rows,
+        draft_rows=stats.draft_rows - stats.prompt_tokens,  # both read the prompt whole
         overhead=stats.overhead,
     )
 

@@ -6,8 +6,9 @@
 
 Each program has four slots and two threads and is read through its own streaming interface: an `Engine` by coroutines
 with ``async for``, `llama-server` over HTTP by coroutines as well. For every repetition and load, in turn: pyspec with
-its draft model and without, the server with its draft model (at each draft length given) and without. A load of n keeps
-n requests under way until all prompts are done; with more than there are slots, some wait.
+its draft model (its streams as they come, and steady ones) and without, the server with its draft model (at each draft
+length given) and without. A load of n keeps n requests under way until all prompts are done; with more than there are
+slots, some wait.
 
 Greedy, the same number of tokens for every request, the same prompts for every program. They begin with a number that
 is used once, so that nobody has read one before.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import platform
 import statistics
@@ -45,7 +47,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "build" / "llama-server"
 WORKER = Path(__file__).with_name("serving_worker.py")
 
-PYSPEC, PYSPEC_PLAIN, SERVER_PLAIN = "pyspec auto", "pyspec plain", "llama-server plain"
+PYSPEC, PYSPEC_STEADY, PYSPEC_PLAIN = "pyspec auto", "pyspec auto, steady", "pyspec plain"
+SERVER_PLAIN = "llama-server plain"
 
 Load = Callable[[list[str], int, int], list[Record]]  # prompts, tokens each, requests at once
 
@@ -95,8 +98,8 @@ def engine_process(report: Report, name: str, **parameters: Any) -> Iterator[Loa
             sys.exit(f"the process of {name!r} ended with {process.wait()}, see above")
         return json.loads(line)
 
-    def load(prompts: list[str], n_tokens: int, n_at_once: int) -> list[Record]:
-        order = {"prompts": prompts, "n_tokens": n_tokens, "n_at_once": n_at_once}
+    def load(prompts: list[str], n_tokens: int, n_at_once: int, *, steady: bool = False) -> list[Record]:
+        order = {"prompts": prompts, "n_tokens": n_tokens, "n_at_once": n_at_once, "steady": steady}
         process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()
         return [Record(**record) for record in answer()]
@@ -140,7 +143,8 @@ def programs(args: argparse.Namespace, report: Report) -> Iterator[dict[str, Loa
             name = f"llama-server {n_max}"
             opened[name] = server_process(report, name, [*server, *drafting, "--spec-draft-n-max", str(n_max)])
         opened[SERVER_PLAIN] = server_process(report, SERVER_PLAIN, server)
-        yield {name: stack.enter_context(program) for name, program in opened.items()}
+        running = {name: stack.enter_context(program) for name, program in opened.items()}
+        yield {**running, PYSPEC_STEADY: functools.partial(running[PYSPEC], steady=True)}
 
 
 def measure(args: argparse.Namespace, report: Report) -> Iterator[Measurement]:
@@ -193,7 +197,7 @@ def summarise(args: argparse.Namespace, report: Report) -> None:
             a.figures["tokens_per_second"] / b.figures["tokens_per_second"]
             for a, b in zip(of[PYSPEC], of[theirs], strict=True)
         ]
-        entry, other = table[PYSPEC], table[theirs]
+        entry, steady, other = table[PYSPEC], table[PYSPEC_STEADY], table[theirs]
         report.summary[str(n_at_once)] = {
             "table": table,
             "better_server_mode": theirs,
@@ -205,6 +209,8 @@ def summarise(args: argparse.Namespace, report: Report) -> None:
             "first_ms_ratio": entry["first_ms"] / other["first_ms"],
             "per_token_ms_ratio": entry["per_token_ms"] / other["per_token_ms"],
             "gap_p95_ms_ratio": entry["gap_p95_ms"] / other["gap_p95_ms"],
+            "steady_tokens_per_second_ratio": steady["tokens_per_second"] / other["tokens_per_second"],
+            "steady_gap_p95_ms_ratio": steady["gap_p95_ms"] / other["gap_p95_ms"],
         }
 
 
@@ -231,7 +237,9 @@ def show(report: Report) -> None:
             f"{n_at_once} at once: pyspec writes [bold]{summary['tokens_per_second_ratio']:.2f}[/] times as fast as "
             f"{summary['better_server_mode']} ({summary['lowest_ratio']:.2f} to {summary['highest_ratio']:.2f} by "
             f"repetition); plain against plain {summary['plain_ratio']:.2f}; its first token comes after "
-            f"{summary['first_ms_ratio']:.2f} of the time"
+            f"{summary['first_ms_ratio']:.2f} of the time; steady streams "
+            f"{summary['steady_tokens_per_second_ratio']:.2f} times as fast, the 95th percentile of their gaps "
+            f"{summary['steady_gap_p95_ms_ratio']:.2f} of its"
         )
     tables = [summary["table"] for summary in report.summary.values()]
     shares = {
@@ -272,7 +280,7 @@ def main() -> None:
 
     # Drawn between measurements only: its own thread would take time from the reader.
     with Progress(auto_refresh=False) as progress:
-        n_runs = args.repetitions * len(args.loads) * (3 + len(args.lengths))
+        n_runs = args.repetitions * len(args.loads) * (4 + len(args.lengths))
         task = progress.add_task("measuring", total=n_runs)
         progress.refresh()
         for measurement in measure(args, report):

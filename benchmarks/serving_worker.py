@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One pyspec engine in a process of its own, for `serving.py`: loads come in and records go out, a line of JSON each.
 
-The argument is a JSON object of `pyspec.Engine`'s parameters. A load is an object with ``prompts``, ``n_tokens`` and
-``n_at_once``. The first line that comes out describes the engine.
+The argument is a JSON object of `pyspec.Engine`'s parameters. A load is an object with ``prompts``, ``n_tokens``,
+``n_at_once`` and ``steady``. The first line that comes out describes the engine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pyspec import Chunk, Engine, Generation, SamplingParams
 Event = tuple[Generation, Chunk]
 
 
-async def run(engine: Engine, prompts: list[str], n_tokens: int, n_at_once: int) -> list[Record]:
-    """Streams greedy texts of exactly so many tokens."""
+async def run(engine: Engine, prompts: list[str], n_tokens: int, n_at_once: int, steady: bool) -> list[Record]:
+    """Streams greedy texts of exactly so many tokens; steady: as `Engine.stream` says."""
     params = SamplingParams(temperature=0.0, max_tokens=n_tokens, ignore_eos=True)
 
     async def stream(prompt: str) -> AsyncIterator[Event]:
-        generation = engine.stream(prompt, params)
+        generation = engine.stream(prompt, params, steady=steady)
         async for chunk in generation:
             yield generation, chunk
 

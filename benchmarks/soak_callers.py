@@ -116,7 +116,13 @@ class Caller:
     def _start(self, number: int, known: Known, **options: Any) -> Generation | None:
         """Submits it; None: the queue was full."""
         try:
-            return self._engine.stream(known.prompt, known.params, priority=self._rng.randrange(3), **options)
+            return self._engine.stream(
+                known.prompt,
+                known.params,
+                priority=self._rng.randrange(3),
+                steady=self._rng.random() < 0.3,
+                **options,
+            )
         except QueueFull:
             self._ledger.end(number, "refused: QueueFull")
             return None
