@@ -204,7 +204,9 @@ class LengthController:
     WAITING = 0.15  # what a draft computed in a piece besides has to bring more for the sequence that waits for it
     MOST_WAITING = 1  # sequences that may have to wait for another one's draft; with more, streams would falter
     FREE_PRIOR = 1.5  # what other requests' free drafts brought counts as so many observations: texts differ
-    FREE_START = 0.5  # how likely a token of a free draft is accepted, before anything is known
+    # How likely a token of a free draft is accepted, before anything is known. Low: where rows are dear the first drafts
+    # are watched, which costs nothing, and where they are cheap they are verified all the same.
+    FREE_START = 0.25
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
     MARGIN = 1.02  # a gain below this is within what costs are known to
     LONGEST_LAG = 4  # tokens a draft model that drafts in every round may have to read first; more is a new text
