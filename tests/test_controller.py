@@ -208,6 +208,20 @@ def test_a_new_sequence_starts_with_what_the_others_showed() -> None:
     assert second.rates(2)[0] > 0.8
 
 
+def test_what_was_seen_long_ago_is_forgotten_even_where_nothing_is_drafted_now() -> None:
+    """A deep position that once failed is believed in again, as far as those before it do well."""
+    general = PositionRates(forget=0.97)
+    other, rates = PositionRates(general), PositionRates(general)
+    for _ in range(20):
+        other.observe(4, 2)
+    for _ in range(3):
+        rates.observe(4, 2)
+    assert rates.rates(4)[2] < 0.4
+    for _ in range(200):
+        rates.observe(2, 2)
+    assert min(rates.rates(4)) > 0.65  # what is expected where nothing is known, or more
+
+
 def test_confidence_becomes_acceptance() -> None:
     calibration = Calibration()
     before = list(calibration.table)
@@ -387,6 +401,34 @@ def test_a_bad_start_does_not_keep_it_off() -> None:
     assert sum(length > 0 for length in late) > 190
 
 
+# A target whose second row costs half as much again, and those after it little.
+STEP = World(lambda rows: 10.0 + (5.0 + 0.5 * rows if rows > 1 else 0.0), lambda n: 1.0)
+
+
+def test_unlucky_first_drafts_do_not_keep_a_good_draft_model_off() -> None:
+    machine = Machine(STEP, 0.0)
+    machine.run(3)
+    machine.acceptance = 0.95
+    assert sum(length > 0 for length in machine.run(40)) > 28
+
+
+def test_a_model_that_only_ever_fails_is_soon_left_alone() -> None:
+    machine = Machine(STEP, 0.0)
+    assert sum(length > 0 for length in machine.run(64)) <= LengthController.FIRST_TRIES + 2
+
+
+def test_a_draft_model_that_is_never_sure_is_known_too() -> None:
+    """Its rounds cost a step, whether there is something to verify or not."""
+    machine = Machine(STEP, 0.0)
+    machine.CONFIDENCE = 0.0
+    asked = 0
+    for _ in range(200):
+        before = machine.ms
+        machine.round()
+        asked += machine.ms - before > STEP.verify(1) + STEP.overhead + 0.5
+    assert asked <= LengthController.FIRST_TRIES + 4
+
+
 def test_a_request_begins_with_what_the_last_one_showed() -> None:
     machine = Machine(CHEAP, 0.0)
     machine.run(500)
@@ -485,6 +527,24 @@ def test_many_sequences_do_not_wait_for_the_draft_of_one() -> None:
         assert all(controller.model_lengths(seqs, [1] * n_generating))
         if n_generating > 2:
             assert not any(controller.model_lengths(seqs[1:], [1] * (n_generating - 1), n_plain=1))
+
+
+def test_two_sequences_draft_together_for_a_small_gain_and_four_do_not() -> None:
+    for n, drafts in ((2, True), (4, False)):
+        controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
+        for rows in range(1, 65):  # of each token so much is saved that drafts are worth a tenth
+            for _ in range(3):
+                controller.verify.observe(rows, 10.0 if rows <= n else 10.0 + 2.5 * (rows - n) / n)
+        for rows in range(1, 9):
+            controller.draft.observe(rows, 6.0)
+        for seq in range(n):
+            controller.begin(seq)
+            for _ in range(40):
+                controller.observe_model_draft(seq, [0.9] * 4, 3, steps=4, emitted=4)
+                controller.observe_model_draft(seq, [0.9] * 4, 4, steps=4, emitted=5)
+        lengths = controller.model_lengths(range(n), [1] * n)
+        assert any(lengths) is drafts, n
+        assert len(set(lengths)) == 1
 
 
 def test_a_text_is_not_read_up_for_its_last_tokens() -> None:

@@ -77,6 +77,25 @@ def test_lengths_that_pay(tiny: Callable[[str], Path], n_slots: int) -> None:
             assert generation.result(60).token_ids == plain.generate(*request).token_ids
 
 
+def test_a_few_rare_words_in_a_short_prompt_do_not_ask_for_the_whole_head(tiny: Callable[[str], Path]) -> None:
+    stage = Stage(tiny("llama"), tiny("llama-draft"))
+    context = stage.context(stage.draft, 2, kv_unified=True)
+    head = DraftHead(context, range(128), n_slots=0, max_miss=0.1)
+    decoder = Decoder(stage.context(n_seq=2), [DraftRunner(context, 256, n_max=4, head=head)])
+    few, many = [*range(150, 155), *range(15)], [*range(150, 160), *range(10)]  # a quarter is missing, and half
+    chosen = []
+    for seq, prompt in enumerate((few, many)):
+        decoder.begin(seq, tuple(prompt), stage.plan())
+        decoder.plan(seq, prompt_rows=20)
+        decoder.verify()
+        decoder.plan(seq, budget=3)
+        decoder.prepare(0)
+        chosen.append(head.reduced)
+        decoder.verify()
+        decoder.end(seq)
+    assert chosen == [True, False]
+
+
 def test_the_head_is_chosen_by_all_that_could_draft(tiny: Callable[[str], Path]) -> None:
     """Before it is decided who drafts: what the list lacks is noticed although nobody drafts."""
     stage = Stage(tiny("llama"), tiny("llama-draft"))

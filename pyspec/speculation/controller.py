@@ -233,7 +233,7 @@ class LengthController:
         self._catching_up_ms = 0.0  # in the last round, for each sequence
         self._floors: tuple[list[float], list[float]] = ([], [])
         self._floors_due = 0
-        self._load = (0, 0, 0)  # for which they were computed
+        self._load = (0, 0, 0, True)  # for which they were computed
         self._refreshes = 0
         self._reduced = False
         self._other_head = HeadBeliefs()
@@ -415,7 +415,8 @@ class LengthController:
             return self.PROBE_FLOORS
         if self.own_pools and len(seqs) + n_others > 1:  # drafts of one length are worth more than the right lengths
             return [0.0] * self.n_max, [0.0] * self.n_max
-        load = (len(seqs), n_others, prompt_rows // 16)
+        is_new = self._n_known < self.FIRST_TRIES
+        load = (len(seqs), n_others, prompt_rows // 16, is_new)
         if self._floors_due > 0 and self._floors[0] and load == self._load:
             self._floors_due -= 1
             return self._floors
@@ -454,6 +455,8 @@ class LengthController:
             end = next((i for i, least in enumerate(onwards) if least > 1.0), None)
             if end is not None and end + 1 < self.n_max:
                 onwards[end] = keep[end + 1] = 0.5
+        if is_new:  # nothing is known of what its confidence means
+            keep[0] = 0.0
         self._floors = keep, onwards
         return self._floors
 
