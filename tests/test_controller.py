@@ -13,7 +13,8 @@ from drafters import Puppet, noise, right
 
 from pyspec import Engine, InvalidRequest, SamplingParams
 from pyspec.speculation.acceptance import PositionRates
-from pyspec.speculation.controller import Calibration, LengthController
+from pyspec.speculation.confidence import Calibration
+from pyspec.speculation.controller import LengthController
 from pyspec.speculation.costs import RowCosts
 from pyspec.speculation.lengths import Candidate, best_lengths
 

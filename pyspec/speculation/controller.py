@@ -25,146 +25,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspec.speculation.acceptance import PositionRates
+from pyspec.speculation.beliefs import DraftHistory, HeadBeliefs, SequenceState
+from pyspec.speculation.confidence import Calibration
 from pyspec.speculation.costs import RowCosts
-from pyspec.speculation.lengths import Candidate, best_common_length, best_lengths
-
-# Confidence is sorted into so many equal intervals.
-N_BINS = 20
-
-
-class Calibration:
-    """From the draft model's confidence to the chance that its token is accepted, learned per interval."""
-
-    FORGET = 0.98
-    PRIOR_WEIGHT = 4.0
-
-    def __init__(self) -> None:
-        # A model of the target's kind is right somewhat more often than it is sure.
-        self._prior = [0.15 + 0.85 * (b + 0.5) / N_BINS for b in range(N_BINS)]
-        self._hits = [0.0] * N_BINS
-        self._weight = [0.0] * N_BINS
-        self.table = list(self._prior)
-
-    def observe(self, confidences: Sequence[float], accepted: int) -> None:
-        """Takes in one verified draft: `accepted` hits, then a miss if it was not accepted whole."""
-        for i, confidence in enumerate(confidences[: accepted + 1]):
-            b = min(int(confidence * N_BINS), N_BINS - 1)
-            self._hits[b] = self._hits[b] * self.FORGET + (i < accepted)
-            self._weight[b] = self._weight[b] * self.FORGET + 1.0
-            self.table[b] = (self._hits[b] + self.PRIOR_WEIGHT * self._prior[b]) / (self._weight[b] + self.PRIOR_WEIGHT)
-
-
-@dataclass
-class DraftHistory:
-    """What rounds with a draft of the model gave lately.
-
-    Attributes:
-        tokens: emitted tokens per round.
-        drafted: drafted tokens per round.
-        steps: decodes of the draft model per round.
-        weight: how many rounds that rests on.
-        catching_up_ms: what its first decode took longer than a step, for the tokens that it had not read yet.
-    """
-
-    tokens: float
-    drafted: float
-    steps: float
-    weight: float = 0.0
-    catching_up_ms: float = 0.0
-
-    FORGET = 0.9
-
-    def observe(self, tokens: int, drafted: int, steps: int, catching_up_ms: float) -> None:
-        """Takes in one round; the first few count as a plain mean."""
-        self.weight = self.weight * self.FORGET + 1.0
-        share = 1.0 / self.weight
-        self.tokens += share * (tokens - self.tokens)
-        self.drafted += share * (drafted - self.drafted)
-        self.steps += share * (steps - self.steps)
-        self.catching_up_ms += share * (catching_up_ms - self.catching_up_ms)
-
-
-@dataclass
-class FreeDrafts:
-    """What the controller knows of a speculator whose drafts cost nothing, on one request.
-
-    Attributes:
-        rates: how likely its tokens are accepted.
-        longest: its drafts are cut to so many tokens, whatever the rates say.
-        watched: a draft that was not verified, as far as the text has not come yet.
-        n_right: tokens before those that the text has had.
-        debt_ms: what drafts have cost beyond what they brought, as far as it is not paid off; while it is more than a
-            token takes nothing is verified.
-    """
-
-    rates: PositionRates
-    longest: int = 3
-    watched: Sequence[int] = ()
-    n_right: int = 0
-    debt_ms: float = 0.0
-
-    SHORTEST = 3
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Takes in a draft that was verified."""
-        self.rates.observe(drafted, accepted)
-        self.longest = max(self.SHORTEST, 2 * accepted, self.longest if accepted == drafted else 0)
-
-    def watch(self, draft: Sequence[int]) -> None:
-        """Keeps a draft that is not verified, unless there is one already."""
-        if not self.watched:
-            self.watched, self.n_right = tuple(draft), 0
-
-    def compare(self, emitted: Sequence[int]) -> int:
-        """Takes in what the target has said. Returns how many tokens of the watched draft were right."""
-        before = self.n_right
-        for token in emitted:
-            if not self.watched:
-                break
-            right = token == self.watched[0]
-            self.rates.observe_position(self.n_right, right)
-            self.n_right += right
-            self.watched = self.watched[1:] if right else ()
-            if right:
-                self.longest = max(self.longest, 2 * self.n_right)
-        return self.n_right - before
-
-
-@dataclass
-class SequenceState:
-    """What the controller knows of one request."""
-
-    history: DraftHistory
-    rates: PositionRates
-    free: dict[str, FreeDrafts] = field(default_factory=dict)
-    idle_rounds: int = 0
-    patience: int = 16
-    probing: bool = False
-
-
-@dataclass
-class HeadBeliefs:
-    """What the controller believes of drafting with one output head of the draft model.
-
-    Attributes:
-        draft: costs of its steps.
-        calibration: how likely its tokens are accepted, by confidence.
-        rates: the same by position, over all requests.
-        history: what drafts brought lately, over all requests; None: nothing was drafted.
-        n_known: rounds, in which the model was asked, that this rests on.
-        sequences: by request.
-    """
-
-    draft: RowCosts = field(default_factory=RowCosts)
-    calibration: Calibration = field(default_factory=Calibration)
-    rates: PositionRates = field(default_factory=lambda: PositionRates(forget=0.97))
-    history: DraftHistory | None = None
-    n_known: int = 0
-    sequences: dict[int, SequenceState] = field(default_factory=dict)
+from pyspec.speculation.free_drafts import FreeDrafts
+from pyspec.speculation.lengths import Candidate, Choice, best_common_length, best_lengths, worthwhile_chances
 
 
 @dataclass
@@ -204,8 +73,8 @@ class LengthController:
     WAITING = 0.15  # what a draft computed in a piece besides has to bring more for the sequence that waits for it
     MOST_WAITING = 1  # sequences that may have to wait for another one's draft; with more, streams would falter
     FREE_PRIOR = 1.5  # what other requests' free drafts brought counts as so many observations: texts differ
-    # How likely a token of a free draft is accepted, before anything is known. Low: where rows are dear the first drafts
-    # are watched, which costs nothing, and where they are cheap they are verified all the same.
+    # How likely a token of a free draft is accepted, before anything is known. Low: where rows are dear the first
+    # drafts are watched, which costs nothing, and where they are cheap they are verified all the same.
     FREE_START = 0.25
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
     MARGIN = 1.02  # a gain below this is within what costs are known to
@@ -434,22 +303,7 @@ class LengthController:
             rate = max(rate, (n_others + n * history.tokens) / drafting_ms)
         accepted = min(0.97, max(0.3, (history.tokens - 1.0) / max(history.drafted, 1e-6)))
         rows = [self.verify(base + n * i) / n for i in range(self.n_max + 1)]  # each sequence's share
-        keep, onwards = [], []
-        for i in range(1, self.n_max + 1):
-            # Token i is there: with how little is it worth a row, if k - i more follow it?
-            gain, chance, least = 0.0, 1.0, math.inf
-            for k in range(i, self.n_max + 1):
-                gain += chance
-                chance *= accepted
-                least = min(least, rate * (rows[k] - rows[i - 1] + (k - i) * step) / gain)
-            keep.append(max(0.0, least))
-            # Token i will be verified: from which chance on are k - i further steps worth taking?
-            gain, chance, least = 0.0, accepted, math.inf
-            for k in range(i + 1, self.n_max + 1):
-                gain += chance
-                chance *= accepted
-                least = min(least, rate * (rows[k] - rows[i] + (k - i) * step) / gain)
-            onwards.append(max(0.0, least))
+        keep, onwards = worthwhile_chances(rows, rate=rate, step_ms=step, accepted=accepted)
         if self._refreshes % self.STRETCH == 0:
             # Once in a while a token more than seems to pay, lest a wrong idea of what it costs stay for ever.
             end = next((i for i, least in enumerate(onwards) if least > 1.0), None)
@@ -600,7 +454,7 @@ class LengthController:
         tokens = sum(0.7**i for i in range(n + 1))
         return DraftHistory(tokens, float(n), float(n), self.GUESS_WEIGHT)
 
-    def _optimistic(self, rate: float) -> Any:
+    def _optimistic(self, rate: float) -> Choice:
         return best_lengths(
             [Candidate([rate] * self.n_max)],
             n_rows_max=self.n_rows_max,

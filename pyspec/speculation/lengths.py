@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -128,3 +129,34 @@ def best_common_length(
         if tokens * best.ms > best.tokens * ms:
             best = Choice((length,) * n, tokens, ms)
     return best
+
+
+def worthwhile_chances(
+    row_ms: Sequence[float], *, rate: float, step_ms: float, accepted: float
+) -> tuple[list[float], list[float]]:
+    """The least chance of each position, all before it included, with which a draft's token is worth its cost.
+
+    Args:
+        row_ms: duration of the target's decode with 0, 1, 2, ... drafted tokens; one more entry than positions.
+        rate: tokens per millisecond that are made anyway.
+        step_ms: duration of a step of the draft model.
+        accepted: chance that a further token is accepted, given those before it.
+
+    Returns:
+        For each position: the chance with which the token, now that it is drafted, is worth a row of the target; and
+        the chance with which another step behind it is worth taking.
+    """
+    n_max = len(row_ms) - 1
+
+    def least(first: int, drafted: int, chance: float) -> float:
+        """Of all ways to verify the tokens from `first` on, the cheapest per expected token; so many are drafted."""
+        gain, found = 0.0, math.inf
+        for end in range(first, n_max + 1):
+            gain += chance
+            chance *= accepted
+            ms = row_ms[end] - row_ms[first - 1] + (end - drafted) * step_ms
+            found = min(found, rate * ms / gain)
+        return max(0.0, found)
+
+    positions = range(1, n_max + 1)
+    return [least(i, i, 1.0) for i in positions], [least(i + 1, i, accepted) for i in positions]
