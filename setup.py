@@ -217,8 +217,8 @@ def forget_moved_cache(folder: Path) -> None:
 def remove_strangers(folder: Path, libraries: Path) -> None:
     """Remove libraries that an earlier build with other settings left in the package."""
     installed = (folder / "install_manifest_pyspec.txt").read_text(encoding="utf-8").splitlines()
-    for file in libraries.iterdir():
-        if str(file) not in installed:
+    for file in libraries.rglob("*"):
+        if file.is_file() and str(file) not in installed:
             file.unlink()
 
 

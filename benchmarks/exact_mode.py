@@ -20,6 +20,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def digest(result: Result) -> str:
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    return next((i for i in range(max(len(a), len(b))) if a[i : i + 1] != b[i : i + 1]), None)
+    both = zip_longest(a, b)  # no token is None
+    return next((i for i, (x, y) in enumerate(both) if x != y), None)
 
 
 class Matrix:

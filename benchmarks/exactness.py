@@ -49,7 +49,7 @@ def main() -> None:
     args = parser.parse_args()
 
     found: dict[str, Any] = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {}
-    build = "with llamafile" if "GGML_LLAMAFILE" in build_info()["ggml_options"] else "without llamafile"
+    build = "with llamafile" if build_info()["llamafile"] else "without llamafile"
     deadline = time.monotonic() + 60.0 * args.minutes
     for name in args.models.split(","):
         for kind in args.types.split(","):

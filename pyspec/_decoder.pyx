@@ -87,6 +87,8 @@ cdef int configure(RowSampler * sampler, plan) except -1:
     sampler.history = plan.history
     sampler.needs_accept = plan.needs_accept
     sampler.biased = plan.biased_ids
+    sampler.coupled = plan.coupled
+    sampler.seed = plan.seed
     return 0
 
 

@@ -26,7 +26,7 @@ from libcpp.vector cimport vector
 from pyspec._draft_head cimport DraftHead
 from pyspec._llama cimport Context
 from pyspec._model_drafting cimport Drafting, ModelRunner
-from pyspec._sequence cimport Checkpoint, Sequence, add_row, decode_and_wait
+from pyspec._sequence cimport Checkpoint, Sequence, add_row, decode_and_wait, n_confidence
 from pyspec._speculator cimport require_left_to_right
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
@@ -389,17 +389,17 @@ cdef class DraftRunner(ModelRunner):
                     self.marks[seq].n_evaluated = <int32_t> sequences.at(seq).draft.size()
                     self.drafting[seq].steps += 1
 
-    cdef void look(self, int32_t row) noexcept nogil:
-        """With a reduced head: the ten best of the tokens it has."""
+    cdef void look(self, int32_t row, int32_t n) noexcept nogil:
+        """With a reduced head: the ten best of the tokens it has, whatever n is."""
         if self.head is not None and self.head.reduces():
             self.best.clear()
             self.head.best(row, self.n_draftable, self.best)
             return
-        ModelRunner.look(self, row)
+        ModelRunner.look(self, row, n)
 
     cdef llama_token best_token(self, int32_t row) noexcept nogil:
         if self.head is not None and self.head.reduces():
-            self.look(row)
+            self.look(row, n_confidence)
             return self.best[0].id if not self.best.empty() else -1
         return ModelRunner.best_token(self, row)
 

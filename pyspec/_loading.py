@@ -2,18 +2,54 @@
 
 If that fails, the exception says what was looked for where, and what to do about it. Imported first by
 ``pyspec/__init__.py``.
+
+There are two CPU backends in the package, on Linux: with llamafile's matrix product and without. They have one name,
+and the loader gives libggml the library of that name that is loaded already, if there is one: so with
+``PYSPEC_LLAMAFILE=0`` the one without is loaded before the binding is.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
+from collections.abc import Iterable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARIES = PACKAGE / "lib"
+WITHOUT_LLAMAFILE = LIBRARIES / "without-llamafile" / "libggml-cpu-pyspec.so"
+
+SWITCH = "PYSPEC_LLAMAFILE"
+
+
+def choose_cpu_backend(wanted: str, options: Iterable[str]) -> None:
+    """Loads the CPU backend that the environment asks for, if it is not the one that libggml takes by itself.
+
+    Args:
+        wanted: "1" or "0": with or without llamafile's matrix product; "": as it was built.
+        options: of ggml, that were on in this build.
+
+    Raises:
+        ImportError: this build has no such backend, or it can't be loaded.
+    """
+    if wanted in ("", "1" if "GGML_LLAMAFILE" in options else "0"):
+        return
+    if wanted == "1":
+        raise ImportError(f"{SWITCH} is 1, and this pyspec was built without llamafile's kernels (GGML_LLAMAFILE=OFF)")
+    if wanted != "0":
+        raise ImportError(f"{SWITCH} must be 0 or 1 (with llamafile's matrix product or without), not {wanted!r}")
+    if not WITHOUT_LLAMAFILE.exists():
+        raise ImportError(
+            f"{SWITCH} is 0, and this pyspec has no second CPU backend: {WITHOUT_LLAMAFILE} is missing. It is built on "
+            "Linux unless CMAKE_ARGS has -DPYSPEC_BOTH_CPU_BACKENDS=OFF; elsewhere build with -DGGML_LLAMAFILE=OFF"
+        )
+    try:
+        ctypes.CDLL(str(WITHOUT_LLAMAFILE))
+    except OSError as error:
+        raise ImportError(f"{SWITCH} is 0, and {WITHOUT_LLAMAFILE} can't be loaded: {error}") from None
 
 
 def explain(error: ImportError) -> str:
@@ -58,6 +94,11 @@ def _no_library(name: str, error: ImportError) -> str:
         )
     return f"pyspec can't load its native code: {error}. Tried {tried}, and where the system looks. {advice}"
 
+
+if os.environ.get(SWITCH):
+    from pyspec import _build_info
+
+    choose_cpu_backend(os.environ[SWITCH].strip(), _build_info.ggml_options)
 
 try:
     import pyspec._llama  # noqa: F401

@@ -50,7 +50,7 @@ cdef class ModelRunner(CompiledSpeculator):
     # Takes back a draft that is shorter than n_min, and counts it; returns whether it was.
     cdef bint discard_short(self, Sequence * s) noexcept nogil
     cdef const float * logits_of(self, int32_t row) noexcept nogil
-    cdef void look(self, int32_t row) noexcept nogil
+    cdef void look(self, int32_t row, int32_t n) noexcept nogil
     cdef llama_token best_token(self, int32_t row) noexcept nogil
     cdef llama_token confident(self, llama_seq_id seq, size_t position) noexcept nogil
     cdef llama_token sure(self, llama_seq_id seq, size_t position, float p, llama_token token) noexcept nogil

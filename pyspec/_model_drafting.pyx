@@ -3,14 +3,15 @@
 
 A draft ends where its budget does, behind a token that ends the text, and before a token that the model is not sure
 enough of: less than `p_min`, or, where lengths are chosen by what pays, not worth its row of the target (`floors`) or
-the next step (`onwards`). What a subclass adds is the memory: which rows it decodes, and which cells stay.
+the next step (`onwards`). It is made of the model's best tokens, or, where the target's choices are coupled, of those that
+the request's sampler would draw from the model's logits with the noise of the target. What a subclass adds is the memory: which rows it decodes, and which cells stay.
 """
 
 from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
-from pyspec._sequence cimport Sequence, argmax, confidence, top_k
+from pyspec._sequence cimport Sequence, argmax, confidence, n_confidence, top_k
 from pyspec.libllama cimport (
     llama_get_logits_ith,
     llama_memory_seq_rm,
@@ -126,14 +127,17 @@ cdef class ModelRunner(CompiledSpeculator):
         return True
 
     cdef void take_proposal(self, Sequence * s, llama_seq_id seq) noexcept nogil:
-        """Appends the model's best token, or ends the draft: not sure enough, long enough, at its end."""
+        """Appends the model's choice, or ends the draft: not sure enough, long enough, at its end."""
         cdef Drafting * d = &self.drafting[seq]
         cdef llama_token token = -1
-        if self.p_min > 0.0 or not self.floors.empty():
-            self.look(d.row)
+        cdef bint coupled = s.sampler.coupled
+        if coupled or self.p_min > 0.0 or not self.floors.empty():
+            self.look(d.row, max(n_confidence, s.sampler.n_alike()) if coupled else n_confidence)
             token = self.confident(seq, s.draft.size())
         else:
             token = self.best_token(d.row)
+        if coupled and token >= 0:
+            token = s.sampler.draw_alike(self.best, <int32_t> s.draft.size())
         if token >= 0:
             s.draft.push_back(token)
         d.active = token >= 0 and <int32_t> s.draft.size() < d.budget and not s.stops_at(token)
@@ -151,19 +155,19 @@ cdef class ModelRunner(CompiledSpeculator):
         """The logits of an output row, or NULL."""
         return llama_get_logits_ith(self.context.ptr, row)
 
-    cdef void look(self, int32_t row) noexcept nogil:
-        """The ten best tokens of an output row, best first, in `best`."""
+    cdef void look(self, int32_t row, int32_t n) noexcept nogil:
+        """The n best tokens of an output row, best first, in `best`; ten at least, more where the device gives them."""
         cdef const float * logits = self.logits_of(row)
         cdef size_t i
         self.best.clear()
         if logits == NULL:
             return
-        top_k(logits, self.n_draftable, 10 + (self.never >= 0), self.best)
+        top_k(logits, self.n_draftable, n + (self.never >= 0), self.best)
         for i in range(self.best.size()):
             if self.best[i].id == self.never:
                 self.best.erase(self.best.begin() + i)
                 break
-        if self.best.size() > 10:
+        if <int32_t> self.best.size() > n:
             self.best.pop_back()
 
     cdef llama_token best_token(self, int32_t row) noexcept nogil:
@@ -175,7 +179,7 @@ cdef class ModelRunner(CompiledSpeculator):
         token = argmax(logits, self.n_draftable)
         if token != self.never:
             return token
-        self.look(row)
+        self.look(row, n_confidence)
         return self.best[0].id if not self.best.empty() else -1
 
     cdef llama_token confident(self, llama_seq_id seq, size_t position) noexcept nogil:

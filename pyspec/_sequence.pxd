@@ -26,6 +26,7 @@ cdef extern from "select.hpp" namespace "pyspec" nogil:
 
     int32_t argmax(const float * x, int32_t n) noexcept
     void top_k(const float * x, int32_t n, int32_t k, vector[Scored] & out) noexcept
+    const int32_t n_confidence
     float confidence(const vector[Scored] & best) noexcept
 
 
@@ -56,10 +57,14 @@ cdef extern from "row_sampler.hpp" namespace "pyspec" nogil:
         int32_t history
         cpp_bool needs_accept
         vector[llama_token] biased
+        cpp_bool coupled
+        uint32_t seed
         cpp_bool dead_end
         void see_prompt(const vector[llama_token] & tokens) except +
         llama_token sample(const float * logits, int32_t n_vocab, const uint32_t * mask, string & error) noexcept
         int32_t fitting(const vector[llama_token] & draft) noexcept
+        int32_t n_alike() noexcept
+        llama_token draw_alike(const vector[Scored] & best, int32_t ahead) noexcept
         void sampled_logprobs(llama_token chosen, int32_t n_top, TokenLogprobs & out) noexcept
         void logprobs(const float * logits, int32_t n_vocab, llama_token chosen, int32_t n_top,
                       TokenLogprobs & out) noexcept

@@ -22,6 +22,9 @@ def build_info() -> dict[str, Any]:
         ``CMAKE_ARGS`` as they were set for the build; empty if none were.
     ``ggml_options``
         Names of the ggml options that are on, ``"GGML_NATIVE"`` for one.
+    ``llamafile``
+        Whether the CPU backend of this process takes llamafile's matrix product. The environment variable
+        ``PYSPEC_LLAMAFILE=0`` chooses the one that does not, before pyspec is imported.
     ``backends``
         Names of the compute backends that are compiled in.
     ``devices``
@@ -31,6 +34,7 @@ def build_info() -> dict[str, Any]:
     """
     from pyspec import _build_info as built
 
+    features = _llama.system_info()
     return {
         "version": built.version,
         "llama_version": built.llama_version,
@@ -40,7 +44,8 @@ def build_info() -> dict[str, Any]:
         "system": built.system,
         "cmake_args": built.cmake_args,
         "ggml_options": list(built.ggml_options),
+        "llamafile": "LLAMAFILE = 1" in features,
         "backends": _llama.backends(),
         "devices": _llama.devices(),
-        "cpu_features": _llama.system_info(),
+        "cpu_features": features,
     }

@@ -105,6 +105,8 @@ def check_wheel(file: Path) -> None:
     } == modules
     for library in ("llama", "ggml", "ggml-base", "ggml-cpu"):
         assert f"pyspec/lib/lib{library}-pyspec.so" in names
+    if sys.platform == "linux":
+        assert "pyspec/lib/without-llamafile/libggml-cpu-pyspec.so" in names
     assert "pyspec/py.typed" in names
     assert {Path(name).suffix for name in names if name.startswith("pyspec/")} <= {
         ".py",

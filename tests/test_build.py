@@ -172,6 +172,54 @@ class TestImport:
         assert bare_python(code, ROOT).stderr == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a second CPU backend is built on Linux")
+class TestCpuBackends:
+    """Two in one package, and PYSPEC_LLAMAFILE says which one a process has."""
+
+    PLAIN = PACKAGE / "lib" / "without-llamafile" / "libggml-cpu-pyspec.so"
+
+    def look(self, switch: str) -> tuple[bool, set[str]]:
+        """With this value: whether there is llamafile's product, and which CPU backends are loaded."""
+        code = "import pyspec; print(pyspec.build_info()['llamafile']); print(open('/proc/self/maps').read())"
+        lines = succeed([sys.executable, "-c", code], PYSPEC_LLAMAFILE=switch).splitlines()
+        return lines[0] == "True", {line.split()[-1] for line in lines[1:] if "libggml-cpu-pyspec" in line}
+
+    def test_zero_loads_the_one_without_and_no_other(self) -> None:
+        assert self.look("0") == (False, {str(self.PLAIN)})
+
+    @pytest.mark.parametrize("switch", ["", "1"])
+    def test_otherwise_it_is_the_ordinary_one(self, switch: str) -> None:
+        assert self.look(switch) == (True, {str(PACKAGE / "lib" / "libggml-cpu-pyspec.so")})
+
+    def test_it_has_the_name_of_the_other_and_finds_what_it_needs(self) -> None:
+        section = dynamic_section(self.PLAIN)
+        assert section["SONAME"] == ["libggml-cpu-pyspec.so"]
+        assert section["RUNPATH"] == ["$ORIGIN/.."]
+        assert section["NEEDED"] == dynamic_section(PACKAGE / "lib" / "libggml-cpu-pyspec.so")["NEEDED"]
+
+    def test_what_can_not_be_chosen(self, tmp_path: Path) -> None:
+        def refusal(folder: Path, switch: str) -> str:
+            return bare_python("import pyspec", folder, PYSPEC_LLAMAFILE=switch).stderr.strip().splitlines()[-1]
+
+        assert refusal(ROOT, "off") == (
+            "ImportError: PYSPEC_LLAMAFILE must be 0 or 1 (with llamafile's matrix product or without), not 'off'"
+        )
+        missing = refusal(copy_package(tmp_path, without="without-llamafile"), "0")
+        assert missing.startswith("ImportError: PYSPEC_LLAMAFILE is 0, and this pyspec has no second CPU backend")
+        assert "PYSPEC_BOTH_CPU_BACKENDS" in missing
+        damaged = tmp_path / "damaged"
+        copy_package(damaged)
+        (damaged / "pyspec" / "lib" / "without-llamafile" / self.PLAIN.name).write_bytes(b"no library")
+        assert "can't be loaded" in refusal(damaged, "0")
+
+    def test_a_build_without_llamafile_has_one_only(self) -> None:
+        from pyspec._loading import choose_cpu_backend
+
+        choose_cpu_backend("0", ("GGML_CPU",))  # it is that one already
+        with pytest.raises(ImportError, match="built without llamafile"):
+            choose_cpu_backend("1", ("GGML_CPU",))
+
+
 class TestBuildInfo:
     def test_it_says_what_was_built(self) -> None:
         import pyspec
@@ -187,6 +235,7 @@ class TestBuildInfo:
         assert "CPU" in info["backends"]
         assert any(device["type"] == "cpu" for device in info["devices"])
         assert "CPU" in info["cpu_features"]
+        assert info["llamafile"] == ("LLAMAFILE = 1" in info["cpu_features"])
 
     def test_it_can_be_written_as_json(self) -> None:
         import json

@@ -24,10 +24,10 @@ def test_info_describes_the_build(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_info_says_whose_matrix_products_a_build_has(capfd: pytest.CaptureFixture[str]) -> None:
-    options = json.loads(run(capfd, "info", "--json")[0])["ggml_options"]
+    llamafile = json.loads(run(capfd, "info", "--json")[0])["llamafile"]
     out, _ = run(capfd, "info")
     (line,) = (line for line in out.splitlines() if line.strip().startswith("matrix products"))
-    assert ("llamafile's" in line) == ("GGML_LLAMAFILE" in options)
+    assert ("llamafile's from two rows" in line) == llamafile
 
 
 def test_info_describes_a_model(smollm2: Path, gemma3: Path, capfd: pytest.CaptureFixture[str]) -> None:

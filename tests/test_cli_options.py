@@ -98,6 +98,7 @@ SAMPLES: dict[str, str | None] = {
     "grammar.n_min": "2",
     "sampling.max_tokens": "12",
     "sampling.seed": "42",
+    "sampling.coupled": None,
     "sampling.temperature": "0",
     "sampling.top_k": "7",
     "sampling.top_p": "0.5",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chi_square import p_value
 from decoder_stage import N_VOCAB, Stage
 from decoder_stage import dense as dense
 
@@ -61,20 +62,6 @@ def draw(decoder: Decoder, dense: Stage, seed: int, draft: Sequence[int] | None)
     decoder.verify()
     emitted: list[int] = decoder.result(0)[0]
     return emitted
-
-
-def p_value(counts: Counter[int], probabilities: np.ndarray) -> float:
-    """Of a chi-square test; tokens expected fewer than five times are taken together."""
-    expected = probabilities * sum(counts.values())
-    observed = np.array([counts[token] for token in range(len(expected))], float)
-    rare = expected < 5
-    expected = np.append(expected[~rare], expected[rare].sum())
-    observed = np.append(observed[~rare], observed[rare].sum())
-    k = len(expected) - 1
-    statistic = float(((observed - expected) ** 2 / expected).sum())
-    # Wilson and Hilferty: the cube root of chi-square is nearly normal.
-    z = ((statistic / k) ** (1 / 3) - (1 - 2 / (9 * k))) / math.sqrt(2 / (9 * k))
-    return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 @pytest.mark.parametrize("drafter", ["self", "noise", "mix"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from pyspec.exactness.probe import depths_to_try, shapes_to_try, widths_to_try
 
 Tiny = Callable[[str], Path]
 
-HAS_LLAMAFILE = "GGML_LLAMAFILE" in build_info()["ggml_options"]
+HAS_LLAMAFILE = build_info()["llamafile"]
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +90,20 @@ def test_f32_weights_have_one_kernel_from_two_rows_on(llama: Model) -> None:
         assert first is not None and first.rows == (2,) and first.equal < first.compared and first.largest > 0
     else:
         assert first is None
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not HAS_LLAMAFILE, reason="needs two CPU backends to choose from")
+def test_without_llamafiles_product_rows_are_alike_from_one_on(llama: Model) -> None:
+    """The second CPU backend of the package, which the environment chooses."""
+    code = (
+        "import sys; from pyspec import Model; from pyspec.exactness import row_invariance\n"
+        "with Model(sys.argv[1]) as model:\n"
+        "    found = row_invariance(model, n_rows=9, n_slots=2, n_threads=1)\n"
+        "print(found.width, found.limit, found.first_difference())"
+    )
+    environment = {**os.environ, "PYSPEC_LLAMAFILE": "0"}
+    command = [sys.executable, "-c", code, llama.path]
+    assert subprocess.check_output(command, env=environment, text=True).splitlines()[-1] == "9 9 None"
 
 
 @pytest.mark.parametrize("name", ["mamba", "qwen35", "gemma3"])

@@ -46,6 +46,10 @@ SAMPLING = {
     "bias": {**GREEDY, "logit_bias": {260: -5.0, 28: 2.0}},
     "no end": {**GREEDY, "ignore_eos": True},
     "penalty with temperature": {"temperature": 0.8, "seed": 11, "penalty_repeat": 1.2, "dry_multiplier": 0.5},
+    "coupled": {"temperature": 0.8, "seed": 7, "coupled": True},
+    "coupled, hot": {"temperature": 1.5, "seed": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "coupled": True},
+    "coupled, penalty": {"temperature": 0.8, "seed": 11, "penalty_repeat": 1.2, "coupled": True},
+    "coupled, grammar": {"temperature": 0.8, "seed": 8, "grammar": "root ::= [a-z \\n]+", "coupled": True},
     "grammar": {**GREEDY, "grammar": 'root ::= "Once" [a-z A-Z,.\'\\n]+'},
     "grammar, seeded": {"temperature": 0.8, "seed": 8, "grammar": "root ::= [a-z \\n]+"},
 }

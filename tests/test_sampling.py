@@ -28,7 +28,8 @@ INT_FIELDS = ["min_keep", "top_k", "penalty_last_n", "dry_allowed_length", "dry_
 def test_defaults_are_llama_cpps():
     assert ";".join(DEFAULT_SAMPLERS) == "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
     assert SamplingParams().to_dict() == {
-        "seed": None, "min_keep": 0, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "xtc_probability": 0.0,
+        "seed": None, "coupled": False, "min_keep": 0, "top_k": 40, "top_p": 0.95, "min_p": 0.05,
+        "xtc_probability": 0.0,
         "xtc_threshold": 0.1, "typ_p": 1.0, "temperature": 0.8, "dynatemp_range": 0.0,
         "dynatemp_exponent": 1.0, "penalty_last_n": 64, "penalty_repeat": 1.0, "penalty_freq": 0.0,
         "penalty_present": 0.0, "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2,
@@ -81,7 +82,7 @@ def test_integers_have_to_be_integers_that_fit(name, value):
         ("seed", -2, "-1 to 4294967295"), ("seed", 2**32, "-1 to 4294967295"), ("seed", 1.5, "integer"),
         ("seed", True, "integer"), ("max_tokens", 0, "1 or more"), ("max_tokens", -1, "1 to"),
         ("max_tokens", 1.5, "1 to"), ("max_tokens", True, "1 to"), ("logprobs", -1, "0 to"),
-        ("ignore_eos", 1, "True or False"), ("ignore_eos", None, "True or False"),
+        ("coupled", 1, "True or False"), ("ignore_eos", 1, "True or False"), ("ignore_eos", None, "True or False"),
         ("stop", "", "empty string"), ("stop", [""], "empty string"), ("stop", ["a", ""], "empty string"),
         ("stop", b"x", "sequence of strings"), ("stop", 3, "sequence of strings"),
         ("stop", [3], "a string"),

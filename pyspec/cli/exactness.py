@@ -18,7 +18,7 @@ from pyspec._llama import Model
 from pyspec.buildinfo import build_info
 from pyspec.cli.console import Bars, FetchDisplay, error_console, output_console, show_log
 from pyspec.cli.parser import Parser, count
-from pyspec.exactness.causes import LLAMAFILE, Variant, compare_causes, conclusions
+from pyspec.exactness.causes import Variant, compare_causes, conclusions
 from pyspec.exactness.invariance import RowInvariance
 
 _DESCRIPTION = """\
@@ -84,7 +84,7 @@ def _run(args: argparse.Namespace) -> int:
     document = {
         "model": Path(path).name,
         "settings": settings,
-        "llamafile": LLAMAFILE in build_info()["ggml_options"],
+        "llamafile": build_info()["llamafile"],
         "variants": [{**asdict(v), "found": v.found.to_dict()} for v in found],
         "conclusions": conclusions(found),
     }

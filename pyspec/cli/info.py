@@ -272,7 +272,7 @@ def _build_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:
         ("built", f"{info['build_type']}, {info['compiler']}, for {info['system']}"),
         ("CMAKE_ARGS", info["cmake_args"] or "none"),
         ("ggml options", ", ".join(info["ggml_options"]) or "none"),
-        ("matrix products", _matrix_products(info["ggml_options"])),
+        ("matrix products", _matrix_products(info["llamafile"])),
         ("backends", ", ".join(info["backends"])),
         ("CPU features", ", ".join(features) or "none"),
     ]
@@ -282,11 +282,14 @@ def _build_rows(info: dict[str, Any]) -> list[tuple[str, Any]]:
     return rows
 
 
-def _matrix_products(options: list[str]) -> str:
+def _matrix_products(llamafile: bool) -> str:
     """Whether a row of a batch can be, to the bit, the row alone, with weights that are not quantized."""
-    if "GGML_LLAMAFILE" in options:
-        return "llamafile's from two rows on: F32 and F16 weights are rounded otherwise in a batch than alone"
-    return "ggml's own, row by row (GGML_LLAMAFILE is off)"
+    if llamafile:
+        return (
+            "llamafile's from two rows on: F32 and F16 weights are rounded otherwise in a batch than alone "
+            "(PYSPEC_LLAMAFILE=0 does without)"
+        )
+    return "ggml's own, row by row (without llamafile's)"
 
 
 def _print(rows: list[tuple[str, Any]]) -> None:

@@ -101,6 +101,9 @@ SAMPLING_OPTIONS = (
            "full)"),
     Option(("-s", "--seed"), "seed", int, "SEED",
            "start of the random numbers (default: -1, drawn and reported)"),
+    Option(("--coupled",), "coupled", str, "",
+           "make random choices that a draft model can make as well: more of its tokens are accepted, the"
+           " distribution is the same", const=True),
     Option(("--temp", "--temperature"), "temperature", float, "N",
            "temperature; 0 takes the likeliest token each time (default: {default})"),
     Option(("--top-k",), "top_k", int, "N",

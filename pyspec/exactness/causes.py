@@ -12,8 +12,6 @@ from pyspec.exactness.invariance import RowInvariance
 from pyspec.exactness.mode import CONTEXT_SETTINGS
 from pyspec.exactness.store import measured
 
-LLAMAFILE = "GGML_LLAMAFILE"
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -116,11 +114,11 @@ def conclusions(found: list[Variant]) -> list[str]:
         if variant.found.width > given.width:
             lines.append(f"{variant.name[0].upper()}{variant.name[1:]} it is exact up to {variant.found.width} rows.")
     best = max(variant.found.width for variant in found)
-    if best == 1 and LLAMAFILE in build_info()["ggml_options"]:
+    if best == 1 and build_info()["llamafile"]:
         lines.append(
-            "Nothing that can be switched here makes two rows exact. This build has llamafile's matrix kernels, which "
-            "compute F32 and F16 weights in another way from two rows on; one made with "
-            "CMAKE_ARGS=-DGGML_LLAMAFILE=OFF has not."
+            "Nothing that can be switched here makes two rows exact. The CPU backend has llamafile's matrix kernels, "
+            "which compute F32 and F16 weights in another way from two rows on; with PYSPEC_LLAMAFILE=0 in the "
+            "environment another one is loaded, which has not."
         )
     if given.width == 1 and given.paired_width > 2:
         lines.append(

@@ -9,6 +9,10 @@
 // A grammar sampler is applied by rejection as llama.cpp does (common/sampling.cpp): the chain picks first, and
 // only when its pick does not fit are all candidates filtered by the grammar and the chain asked again. A mask, which
 // somebody else has worked out for the row, comes first: the chain never sees what it does not allow.
+//
+// Coupled: the chain ends before a token is picked, and noise that belongs to seed, position and token picks it. Drafts
+// can then be drawn with the same noise (`draw_alike`). Where the chain is asked again because of the grammar, the noise
+// is another one: the first pick failing says something about the first one's, and draws would no longer be exact.
 #pragma once
 
 #include <llama.h>
@@ -19,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "coupled_noise.hpp"
 #include "select.hpp"
 
 namespace pyspec {
@@ -50,11 +55,14 @@ class RowSampler {
     int32_t history = 0;
     bool needs_accept = true;            // the chain has state that depends on accepted tokens
     std::vector<llama_token> biased;     // tokens whose logits the chain changes whatever the history
+    bool coupled = false;                // the chain picks nothing, noise does
+    uint32_t seed = 0;                   // of that noise
     bool dead_end = false;               // the last sample() failed for want of a token that fits the grammar
 
     // The prompt, as the chain sees it before the first choice. The grammar starts after it.
     void see_prompt(const std::vector<llama_token> & tokens) {
         recent_.clear();
+        n_seen_ = (int64_t) tokens.size();
         for (llama_token t : tokens) {
             accept_chain(t);
         }
@@ -75,10 +83,29 @@ class RowSampler {
                 }
             }
             accept_chain(id);
+            ++n_seen_;
             return id;
         } catch (const std::exception & e) {
             dead_end = dynamic_cast<const DeadEnd *>(&e) != nullptr;
             error = e.what();
+            return -1;
+        }
+    }
+
+    // Coupled: how many of a draft model's best tokens `draw_alike` can make use of.
+    int32_t n_alike() const { return preselect > 0 ? std::min(preselect, max_alike) : max_alike; }
+
+    // Coupled: what would be chosen `ahead` tokens from now if these were the row's best logits. -1: none of them. What
+    // the chain knows of accepted tokens is what it knows now.
+    llama_token draw_alike(const std::vector<Scored> & best, int32_t ahead) noexcept {
+        candidates_.clear();
+        drawn_from_ = 0;
+        for (const Scored & s : best) {
+            candidates_.push_back({ s.id, s.logit, 0.0f });
+        }
+        try {
+            return apply_chain(first_asking, ahead);
+        } catch (const std::exception &) {
             return -1;
         }
     }
@@ -115,6 +142,9 @@ class RowSampler {
     void sampled_logprobs(llama_token chosen, int32_t n_top, TokenLogprobs & out) {
         best_.clear();
         out.chosen = 0.0f;
+        if (coupled) {
+            fill_probabilities();
+        }
         if (drawn_from_ == 0) {
             best_.push_back({ chosen, 0.0f });
         }
@@ -146,7 +176,14 @@ class RowSampler {
     std::vector<llama_token> recent_;         // last `history` accepted tokens, newest last
     std::vector<llama_token_data> candidates_;
     std::vector<Scored> best_;
+    int64_t n_seen_ = 0;     // tokens of the prompt, and accepted ones
     size_t drawn_from_ = 0;  // so many of the candidates were left when the chain picked one; 0: it was not asked
+
+    // Streams of noise, by how often the chain was asked for a token.
+    static constexpr uint32_t first_asking = 0;
+    static constexpr uint32_t second_asking = 1;
+    // What a draft model leaves out beyond so many tokens is seldom drawn.
+    static constexpr int32_t max_alike = 256;
 
     static constexpr const char * no_token_fits = "no token of the vocabulary fits the grammar here";
 
@@ -173,7 +210,7 @@ class RowSampler {
         }
         if (!argmax_always && (id < 0 || altered(id))) {
             load(logits, n_vocab, mask);
-            id = apply_chain();
+            id = apply_chain(first_asking);
         }
         if (id < 0) {
             if (mask != nullptr) {
@@ -192,7 +229,7 @@ class RowSampler {
         candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), [](const llama_token_data & c) {
             return c.logit == -INFINITY;
         }), candidates_.end());
-        id = apply_chain();
+        id = apply_chain(second_asking);
         if (id < 0) {
             throw DeadEnd(no_token_fits);
         }
@@ -212,8 +249,9 @@ class RowSampler {
         return single.size == 1 && single.data[0].logit != -INFINITY;
     }
 
-    // Runs the chain over candidates_; -1 when it leaves nothing that can be chosen.
-    llama_token apply_chain() {
+    // Runs the chain over candidates_; -1 when it leaves nothing that can be chosen. `ahead`: tokens between the last
+    // accepted one and the one that is chosen.
+    llama_token apply_chain(uint32_t asking, int32_t ahead = 0) {
         const bool any = std::any_of(candidates_.begin(), candidates_.end(), [](const llama_token_data & c) {
             return c.logit > -INFINITY;  // false for NaN
         });
@@ -222,6 +260,9 @@ class RowSampler {
         }
         llama_token_data_array cur = { candidates_.data(), candidates_.size(), -1, false };
         llama_sampler_apply(chain, &cur);
+        if (coupled) {
+            cur.selected = (int64_t) CoupledNoise(seed, n_seen_ + ahead, asking).pick(cur.data, cur.size);
+        }
         if (cur.selected < 0 || (size_t) cur.selected >= cur.size) {
             return -1;
         }
@@ -231,6 +272,22 @@ class RowSampler {
         drawn_from_ = cur.size;
         const llama_token_data & picked = candidates_[(size_t) cur.selected];
         return picked.logit > -INFINITY ? picked.id : -1;
+    }
+
+    // Of the candidates that were drawn from.
+    void fill_probabilities() {
+        float most = -INFINITY;
+        for (size_t i = 0; i < drawn_from_; ++i) {
+            most = std::max(most, candidates_[i].logit);
+        }
+        double sum = 0.0;
+        for (size_t i = 0; i < drawn_from_; ++i) {
+            candidates_[i].p = std::exp(candidates_[i].logit - most);
+            sum += candidates_[i].p;
+        }
+        for (size_t i = 0; i < drawn_from_; ++i) {
+            candidates_[i].p = (float) (candidates_[i].p / sum);
+        }
     }
 
     void load(const float * logits, int32_t n_vocab, const uint32_t * mask) {

@@ -156,12 +156,14 @@ inline double log_sum_exp(const float * x, int32_t n) {
     return m + std::log(sum);
 }
 
-// Probability of the first of some best logits among just these (llama.cpp's draft confidence:
+// Probability of the first of some best logits among the first ten of them (llama.cpp's draft confidence:
 // a softmax over the ten best candidates, common/speculative.cpp).
+constexpr int32_t n_confidence = 10;
+
 inline float confidence(const std::vector<Scored> & best) {
     float sum = 0.0f;
-    for (const Scored & s : best) {
-        sum += std::exp(s.logit - best[0].logit);
+    for (size_t i = 0; i < std::min(best.size(), (size_t) n_confidence); ++i) {
+        sum += std::exp(best[i].logit - best[0].logit);
     }
     return best.empty() ? 0.0f : 1.0f / sum;
 }

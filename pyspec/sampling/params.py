@@ -75,6 +75,11 @@ class SamplingParams:
         seed: start of the random numbers, 0 to 2**32 - 2. The same seed, prompt and parameters give the
             same text, with and without speculation. None (also -1 and 0xFFFFFFFF, llama.cpp's words for
             it) draws one for each request; the result tells which.
+        coupled: random choices depend on the seed, the position in the text and the token alone, so that a draft
+            model can make the same ones: at a temperature above 0 more of its tokens are accepted, and tokens are
+            drawn from the same distribution as without. The same seed gives another text than without; texts with
+            the same seed make related choices where they are equally long. Not with Mirostat, XTC and
+            ``adaptive_p``, which draw random numbers of their own.
         min_keep: ``top_p``, ``min_p``, ``typ_p`` and ``xtc`` leave at least so many candidates. 0: no rule.
         top_k: keep the k likeliest tokens. 0 or less: all.
         top_p: keep the likeliest tokens that together reach this probability, 0 to 1. 1: all.
@@ -140,6 +145,7 @@ class SamplingParams:
     """
 
     seed: int | None = None
+    coupled: bool = False
     min_keep: int = 0
     top_k: int = 40
     top_p: float = 0.95
@@ -199,6 +205,7 @@ class SamplingParams:
         if self.logprobs is not None:
             checked["logprobs"] = integer("logprobs", self.logprobs, 0, INT32_MAX)
         checked["ignore_eos"] = boolean("ignore_eos", self.ignore_eos)
+        checked["coupled"] = boolean("coupled", self.coupled)
         checked["samplers"] = _sampler_order(self.samplers)
         checked["dry_sequence_breakers"] = texts("dry_sequence_breakers", self.dry_sequence_breakers)
         checked["stop"] = texts("stop", self.stop)
@@ -213,6 +220,16 @@ class SamplingParams:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         self._check_grammar()
+        self._check_coupled()
+
+    def _check_coupled(self) -> None:
+        """What draws random numbers from a state of its own can't be made to depend on position and token."""
+        for name in self.active_samplers if self.coupled else ():
+            if name in ("xtc", "adaptive_p") or name.startswith("mirostat"):
+                raise InvalidRequest(
+                    f"coupled can't be combined with {name}, which draws random numbers of its own; leave one out",
+                    name="coupled", value=True,
+                )  # fmt: skip
 
     def _check_grammar(self) -> None:
         if self.grammar and self.json_schema:

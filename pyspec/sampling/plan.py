@@ -55,12 +55,13 @@ class SamplerPlan:
     C++ library's partial sort in libllama, and to the lower token id here.
 
     Attributes:
-        chain: the samplers, in llama.cpp's order; the last one picks a token.
+        chain: the samplers, in llama.cpp's order; the last one picks a token, unless the choice is coupled.
         grammar: the grammar sampler, or None. It is not part of the chain: the chain picks first, and only
             if its pick doesn't fit are all candidates filtered and the chain asked again, as llama.cpp does.
         constraint: what else the text has to follow, or None. The chain sees only the tokens it allows; all said above
             of a row then holds for those of it.
         seed: what the chain's random numbers start from.
+        coupled: the token is picked of what the chain leaves with noise that depends on seed, position and token alone.
         argmax: see above.
         argmax_unless_altered: see above; also true where ``argmax`` is.
         preselect: see above; 0 where it doesn't hold or doesn't pay.
@@ -73,6 +74,7 @@ class SamplerPlan:
     grammar: Sampler | None
     constraint: Constraint | None
     seed: int
+    coupled: bool
     argmax: bool
     argmax_unless_altered: bool
     preselect: int
@@ -131,6 +133,7 @@ def build_chain(
     seed = params.resolve_seed()
     bias = _all_biases(params, vocab)
 
+    coupled = params.coupled and not params.is_greedy
     chain = SamplerChain()
     if bias:
         chain.add(Sampler.logit_bias(vocab, bias))
@@ -146,7 +149,7 @@ def build_chain(
                 chain.add(_sampler(name, params, vocab, seed, n_ctx, dry_cache or DryCache(0)))
         if "adaptive_p" in params.samplers:
             chain.add(Sampler.adaptive_p(params.adaptive_target, params.adaptive_decay, seed))
-        else:
+        elif not coupled:
             chain.add(Sampler.dist(seed))
 
     active = params.active_samplers
@@ -158,6 +161,7 @@ def build_chain(
         grammar=grammar,
         constraint=constraint,
         seed=seed,
+        coupled=coupled,
         argmax=picks_largest and not bias and not history,
         argmax_unless_altered=picks_largest and _only_lowers(params, bias),
         preselect=_preselection(params, len(bias) + history, vocab.n_tokens),
