@@ -88,19 +88,20 @@ cdef class BlockRunner(HiddenRunner):
         """As of every model that drafts; but a block's next token costs no step, so `onwards` does not end a draft."""
         ModelRunner.set_floors(self, floors, (), calibration)
 
-    def time_decodes(self, int rows, int repetitions):
+    def time_decodes(self, int rows, int repetitions, *, bint reduced=True):
         """Decodes of a block on sequence 0, which has to be empty and is so afterwards.
 
         Args:
             rows: of each decode; no more than a block has.
             repetitions: how many decodes.
+            reduced: makes no difference here: such a draft has no reduced output head.
 
         Returns:
             Milliseconds of each; fewer of them where one fails.
         """
         if self.mark(0, 0).held > 0 or rows < 1:
             raise InvalidRequest(f"sequence 0 is in use, or {rows} rows are less than one", name="rows", value=rows)
-        return self.timed(min(rows, self.first_row + self.n_max), repetitions, False)
+        return self.timed(min(rows, self.first_row + self.n_max), repetitions, reduced)
 
     cdef void add_trial(self, int32_t rows, bint reduced) noexcept nogil:
         cdef int32_t i

@@ -3,10 +3,10 @@ from collections.abc import Sequence
 from pyspec._llama import Context
 
 class DraftHead:
-    """The reduced output head of a context. Give it to a `DraftRunner` of the same context.
+    """The reduced output head of a draft model's context. Give it to the `DraftRunner` or `PairRunner` of the same one.
 
     Args:
-        context: a draft model's, which nobody else uses.
+        context: a draft model's, which nobody else uses; or several of one model, one for each NextN layer that drafts.
         ids: the tokens that can be drafted, each once.
         n_slots: so many of them, the last ones, may give way to tokens that turn up in a text. Where single rows can't
             be written there are none.
@@ -19,7 +19,10 @@ class DraftHead:
     """
 
     @property
-    def context(self) -> Context: ...
+    def contexts(self) -> list[Context]: ...
+    @property
+    def context(self) -> Context:
+        """The (first) context."""
     @property
     def max_miss(self) -> float: ...
     @property
@@ -40,7 +43,12 @@ class DraftHead:
     @property
     def closed(self) -> bool: ...
     def __init__(
-        self, context: Context, ids: Sequence[int] | range, *, n_slots: int = 0, max_miss: float = 0.1
+        self,
+        context: Context | Sequence[Context],
+        ids: Sequence[int] | range,
+        *,
+        n_slots: int = 0,
+        max_miss: float = 0.1,
     ) -> None: ...
     def ids(self) -> list[int]:
         """The tokens the rows stand for now, in order."""
@@ -52,6 +60,8 @@ class DraftHead:
         """Chooses the head for the next decode; a round chooses again."""
     def compare(self, tokens: Sequence[int]) -> tuple[int, int]:
         """Decodes tokens with both heads, on an empty sequence 0, which is empty again afterwards.
+
+        A draft that reads hidden states gets some numbers in their place, in each of its contexts.
 
         Returns:
             How many logits of listed tokens were compared, and how many of them differ in any bit.

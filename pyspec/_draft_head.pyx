@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A draft vocabulary at work: the reduced output head of a draft model's context, and what its rows stand for.
+"""A draft vocabulary at work: the reduced output head of a draft model's contexts, and what its rows stand for.
 
 A draft step of a small model with a large vocabulary is mostly its output head. With this, the draft multiplies by the
 rows of the tokens worth drafting only; the target judges every draft over its whole vocabulary as before.
@@ -18,15 +18,14 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
-from pyspec._sequence cimport Scored, Sequence, add_row
+from pyspec._sequence cimport Scored, Sequence, add_pair, add_row
 from pyspec.libllama cimport (
     llama_batch_ext,
     llama_batch_ext_clear,
     llama_batch_ext_free,
     llama_batch_ext_init,
+    llama_context,
     llama_get_logits,
-    llama_get_sampled_logits_count_ith,
-    llama_get_sampled_logits_ith,
     llama_memory_seq_rm,
     llama_seq_id,
     llama_token,
@@ -40,10 +39,10 @@ from pyspec.gguf_header import read_gguf
 
 @cython.no_gc_clear
 cdef class DraftHead:
-    """The reduced output head of a context. Give it to a `DraftRunner` of the same context.
+    """The reduced output head of a draft model's context. Give it to the `DraftRunner` or `PairRunner` of the same one.
 
     Args:
-        context: a draft model's, which nobody else uses.
+        context: a draft model's, which nobody else uses; or several of one model, one for each NextN layer that drafts.
         ids: the tokens that can be drafted, each once.
         n_slots: so many of them, the last ones, may give way to tokens that turn up in a text.
         max_miss: 0..1: the whole head drafts while more than this share of the last 64 tokens could not be drafted,
@@ -54,12 +53,22 @@ cdef class DraftHead:
         UnsupportedModel: this model's head can't be reduced; the message says why.
     """
 
-    def __cinit__(self, Context context not None, ids, *, int n_slots=0, float max_miss=0.1):
+    def __cinit__(self, context not None, ids, *, int n_slots=0, float max_miss=0.1):
         cdef vector[int32_t] rows = ids
         cdef string why
         cdef size_t i
         cdef vector[char] known
-        cdef int32_t n_vocab = <int32_t> context.n_vocab
+        cdef vector[llama_context *] pointers
+        cdef Context first
+        cdef bint nextn
+        self.contexts = []
+        contexts = [context] if isinstance(context, Context) else [<Context?> each for each in context]
+        if not contexts or any(each.model is not contexts[0].model for each in contexts):
+            raise InvalidRequest("a draft vocabulary is for a context, or for several of one model", name="context",
+                                 value=context)
+        first = contexts[0]
+        nextn = first.ctx_type == "mtp"
+        cdef int32_t n_vocab = <int32_t> first.n_vocab
         if not 0 < rows.size() < <size_t> n_vocab:
             raise InvalidRequest(
                 f"a draft vocabulary has at least one token and fewer than the model's {n_vocab}, not {rows.size()}",
@@ -75,63 +84,95 @@ cdef class DraftHead:
                 what = "twice" if 0 <= rows[i] < n_vocab else f"outside 0..{n_vocab - 1}"
                 raise InvalidRequest(f"token {rows[i]} is {what} in the draft vocabulary", name="ids", value=rows[i])
             known[rows[i]] = 1
-        path = context.model.path
-        context.enter(True)
+        path = first.model.path
+        self.contexts = contexts
         try:
-            why = ReducedHead.refusal(context.ptr)
-            if context.ctx_type != "default":
-                why = b"it drafts with NextN layers"
-            if context.samplers:
+            self.enter()
+        except BaseException:
+            self.contexts = []
+            raise
+        try:
+            why = ReducedHead.refusal(first.ptr, nextn)
+            if any((<Context> each).samplers for each in contexts):
                 why = b"its context has samplers of its own"
             if why.empty():
-                name = ReducedHead.head_name(context.ptr).decode("utf-8", "replace")
+                name = ReducedHead.head_name(first.ptr).decode("utf-8", "replace")
                 tensor = read_gguf(path).tensors.get(name)
                 if tensor is None:
                     why = f"its file has no tensor {name!r}".encode()
             if not why.empty():
-                raise UnsupportedModel(f"{path} ({context.model_arch()}) can't draft with a part of its vocabulary: "
+                raise UnsupportedModel(f"{path} ({first.model_arch()}) can't draft with a part of its vocabulary: "
                                        f"{why.decode('utf-8', 'replace')}")
+            for each in contexts:
+                pointers.push_back((<Context> each).ptr)
             try:
-                self.head.reset(new ReducedHead(context.ptr, context.handle.head_lock, rows, os.fsencode(tensor.file),
-                                                tensor.offset))
+                self.head.reset(new ReducedHead(pointers, first.handle.head_lock, rows, os.fsencode(tensor.file),
+                                                tensor.offset, nextn))
                 if n_slots and not deref(self.head).can_write():
                     n_slots = 0
                 deref(self.head).attach()
             except RuntimeError as error:
                 self.head.reset()
                 raise UnsupportedModel(
-                    f"{path} ({context.model_arch()}) can't draft with a part of its vocabulary: {error}") from None
-            self.context = context
-            self.handle = context.handle
-            context.samplers_taken = "a draft vocabulary reads its results"
+                    f"{path} ({first.model_arch()}) can't draft with a part of its vocabulary: {error}") from None
+            self.handle = first.handle
+            for each in contexts:
+                (<Context> each).samplers_taken = "a draft vocabulary reads its results"
         finally:
-            context.leave()
-        self.slots = VocabSlots(rows, n_slots, n_vocab, <int32_t> context.n_seq_max)
-        self.windows.resize(context.n_seq_max)
-        self.noted.resize(context.n_seq_max)
+            self.leave()
+        self.all_outputs = first.model_arch() == "eagle3"
+        self.pairs = nextn or self.all_outputs
+        if self.pairs:
+            self.some_state.resize(first.model.n_embd_out)
+        self.slots = VocabSlots(rows, n_slots, n_vocab, <int32_t> first.n_seq_max)
+        self.windows.resize(first.n_seq_max)
+        self.noted.resize(first.n_seq_max)
         self.max_miss = max_miss
 
     def __dealloc__(self):
-        if self.context is not None and self.context.in_use:
-            self.head.release()  # another thread computes with it, against the rules
-            return
+        for context in self.contexts:
+            if (<Context> context).in_use:
+                self.head.release()  # another thread computes with it, against the rules
+                return
         self.give_back()
 
     cdef void give_back(self) noexcept:
-        """Detaches the context, if it is still there, and frees the head."""
-        if self.head and self.context.ptr != NULL:
-            llama_get_logits(self.context.ptr)  # before the samplers change, see Context.settle
-            deref(self.head).detach()
-            self.context.samplers_taken = None
+        """Detaches the contexts that are still there, and frees the head."""
+        cdef Context context
+        cdef size_t i
+        if self.head:
+            for i in range(len(self.contexts)):
+                context = self.contexts[i]
+                if context.ptr != NULL:
+                    llama_get_logits(context.ptr)  # before the samplers change, see Context.settle
+                    deref(self.head).detach(i)
+                    context.samplers_taken = None
         self.head.reset()
+
+    cdef int enter(self) except -1:
+        cdef int n = 0
+        cdef int i
+        try:
+            for n in range(len(self.contexts)):
+                (<Context> self.contexts[n]).enter(True)
+        except BaseException:
+            for i in range(n):
+                (<Context> self.contexts[i]).leave()
+            raise
+        return 0
+
+    cdef void leave(self) noexcept:
+        for context in self.contexts:
+            (<Context> context).leave()
 
     def close(self):
         """Frees the head; the context drafts with the whole one again. What uses this object can't be used any more."""
         if self.closed:
             return
-        if not self.context.closed:
-            self.context.enter(False)
-            self.context.leave()
+        for context in self.contexts:
+            if not (<Context> context).closed:
+                (<Context> context).enter(False)
+                (<Context> context).leave()
         self.give_back()
 
     @property
@@ -144,6 +185,11 @@ cdef class DraftHead:
         return 0
 
     # -- what Python may know ------------------------------------------------------------------------------------
+
+    @property
+    def context(self):
+        """The (first) context."""
+        return self.contexts[0]
 
     @property
     def n_rows(self):
@@ -186,20 +232,23 @@ cdef class DraftHead:
     def switch(self, bint reduced):
         """Chooses the head for the next decode; a round chooses again."""
         self.require_open()
-        self.context.enter(True)
+        self.enter()
         try:
             self.use(reduced)
         finally:
-            self.context.leave()
+            self.leave()
 
     def compare(self, tokens):
         """Decodes tokens with both heads, on an empty sequence 0, which is empty again afterwards.
+
+        A draft that reads hidden states gets some numbers in their place, in each of its contexts.
 
         Returns:
             How many logits of listed tokens were compared, and how many of them differ in any bit.
         """
         cdef vector[llama_token] text = tokens
         cdef llama_batch_ext * batch
+        cdef Context context
         cdef vector[float] logits
         cdef vector[Scored] best
         cdef int kind
@@ -208,50 +257,64 @@ cdef class DraftHead:
         cdef int32_t code = 0
         cdef int32_t i
         cdef size_t position
+        cdef size_t which
         cdef int64_t n_compared = 0
         cdef int64_t n_different = 0
         cdef int32_t n_rows = self.slots.n_rows()
+        cdef int32_t n_vocab = <int32_t> (<Context> self.contexts[0]).n_vocab
         self.require_open()
-        self.context.enter(True)
-        batch = llama_batch_ext_init(self.context.ptr)
+        self.enter()
         try:
-            with nogil:
-                for position in range(text.size()):
-                    for kind in range(3):  # whole, reduced_all, reduced
-                        llama_memory_seq_rm(self.context.memory_ptr, 0, -1, -1)
-                        llama_batch_ext_clear(batch)
-                        for i in range(<int32_t> position + 1):
-                            add_row(batch, text[i], i, 0, i == <int32_t> position)
-                        deref(self.head).show(<Kind> kind)
-                        code = deref(self.head).decode(batch)
+            for which in range(len(self.contexts)):
+                context = self.contexts[which]
+                batch = llama_batch_ext_init(context.ptr)
+                with nogil:
+                    for position in range(text.size()):
+                        for kind in range(3):  # whole, reduced_all, reduced
+                            llama_memory_seq_rm(context.memory_ptr, 0, -1, -1)
+                            llama_batch_ext_clear(batch)
+                            for i in range(<int32_t> position + 1):
+                                self.add(batch, text[i], i, i == <int32_t> position)
+                            deref(self.head).show(<Kind> kind)
+                            code = deref(self.head).decode(which, batch)
+                            if code != 0:
+                                break
+                            n = deref(self.head).logits(<int32_t> position, &row)
+                            if kind == whole and row != NULL:
+                                logits.assign(row, row + n)
+                            elif kind == reduced_all:
+                                for i in range(n_rows):
+                                    n_compared += 1
+                                    n_different += (
+                                        row == NULL or n != n_rows or <int32_t> logits.size() != n_vocab
+                                        or memcmp(&row[i], &logits[self.slots.id_of(i)], sizeof(float)) != 0)
+                            elif kind == reduced:
+                                self.best(<int32_t> position, n_vocab, best)
+                                n_different += best.empty()
+                                for i in range(<int32_t> best.size()):
+                                    n_compared += 1
+                                    n_different += memcmp(&best[i].logit, &logits[best[i].id], sizeof(float)) != 0
                         if code != 0:
                             break
-                        row = llama_get_sampled_logits_ith(self.context.ptr, <int32_t> position)
-                        n = <int32_t> llama_get_sampled_logits_count_ith(self.context.ptr, <int32_t> position)
-                        if kind == whole and row != NULL:
-                            logits.assign(row, row + n)
-                        elif kind == reduced_all:
-                            for i in range(n_rows):
-                                n_compared += 1
-                                n_different += (
-                                    row == NULL or n != n_rows or logits.size() != self.context.n_vocab
-                                    or memcmp(&row[i], &logits[self.slots.id_of(i)], sizeof(float)) != 0)
-                        elif kind == reduced:
-                            self.best(<int32_t> position, <int32_t> self.context.n_vocab, best)
-                            n_different += best.empty()
-                            for i in range(<int32_t> best.size()):
-                                n_compared += 1
-                                n_different += memcmp(&best[i].logit, &logits[best[i].id], sizeof(float)) != 0
-                    if code != 0:
-                        break
-                llama_memory_seq_rm(self.context.memory_ptr, 0, -1, -1)
-                deref(self.head).show(whole)
+                    llama_memory_seq_rm(context.memory_ptr, 0, -1, -1)
+                    deref(self.head).show(whole)
+                llama_batch_ext_free(batch)
+                if code != 0:
+                    break
         finally:
-            llama_batch_ext_free(batch)
-            self.context.leave()
+            self.leave()
         if code != 0:
             raise DecodeError(f"the draft model failed with code {code} while its heads were compared", code=code)
         return n_compared, n_different
+
+    cdef void add(self, llama_batch_ext * batch, llama_token token, int32_t pos, bint output) noexcept nogil:
+        cdef size_t i
+        if self.pairs:
+            for i in range(self.some_state.size()):
+                self.some_state[i] = <float> ((7 * token + <int32_t> i) % 11 - 5)
+            add_pair(batch, token, pos, 0, output or self.all_outputs, self.some_state.data(), self.some_state.size())
+        else:
+            add_row(batch, token, pos, 0, output)
 
     # -- the round -----------------------------------------------------------------------------------------------
 
@@ -287,10 +350,10 @@ cdef class DraftHead:
     cdef bint reduces(self) noexcept nogil:
         return deref(self.head).is_reduced()
 
-    cdef int32_t decode(self, llama_batch_ext * batch) noexcept nogil:
+    cdef int32_t decode(self, size_t i, llama_batch_ext * batch) noexcept nogil:
         self.n_decodes += 1
         self.n_reduced += deref(self.head).is_reduced()
-        return deref(self.head).decode(batch)
+        return deref(self.head).decode(i, batch)
 
     cdef void best(self, int32_t output, int32_t n_draftable, vector[Scored] & out) noexcept nogil:
         cdef size_t i

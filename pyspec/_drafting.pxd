@@ -2,7 +2,6 @@ from libc.stdint cimport int32_t
 from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
-from pyspec._draft_head cimport DraftHead
 from pyspec._model_drafting cimport ModelRunner
 from pyspec._sequence cimport Checkpoint, Sequence
 from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id, llama_token
@@ -19,7 +18,6 @@ cdef struct Watermark:
 
 
 cdef class DraftRunner(ModelRunner):
-    cdef readonly DraftHead head        # or None: the whole head
     cdef readonly bint replay
     cdef llama_memory_t memory
     cdef llama_batch_ext * batch
@@ -27,7 +25,6 @@ cdef class DraftRunner(ModelRunner):
     cdef vector[Checkpoint] saved       # per sequence, where cells can't be cut: the state behind the round's seed
     cdef bint can_cut
     cdef int32_t n_swa                  # the sliding window; 0: none
-    cdef bint prepared                  # the head of this round's drafts is chosen
     cdef int32_t capacity               # positions one sequence has
     cdef cpp_bool can_shift
 

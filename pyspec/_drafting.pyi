@@ -18,8 +18,6 @@ class DraftRunner(ModelRunner):
     """
 
     @property
-    def head(self) -> DraftHead | None: ...
-    @property
     def replay(self) -> bool: ...
     def __init__(
         self,
@@ -33,16 +31,3 @@ class DraftRunner(ModelRunner):
         capacity: int | None = None,
         head: DraftHead | None = None,
     ) -> None: ...
-    def drop_head(self) -> None:
-        """Drafts with the whole output head from now on, and frees the reduced one."""
-    def time_decodes(self, rows: int, repetitions: int, *, reduced: bool = True) -> list[float]:
-        """Decodes on sequence 0, which has to be empty and is so afterwards.
-
-        Args:
-            rows: of each decode, the last one an output.
-            repetitions: how many decodes.
-            reduced: with the reduced output head, where there is one.
-
-        Returns:
-            Milliseconds of each; fewer of them where one fails.
-        """

@@ -74,8 +74,7 @@ cdef class DraftRunner(ModelRunner):
                   bint replay=False, capacity=None, DraftHead head=None):
         cdef llama_seq_id seq
         self.set_up(context, n_vocab_target, n_max, n_min, p_min)
-        if head is not None and head.context is not context:
-            raise InvalidRequest("the head belongs to another context", name="head", value=head)
+        self.take_head(head, [context])
         context.enter(False)
         try:
             require_left_to_right(context)
@@ -88,7 +87,6 @@ cdef class DraftRunner(ModelRunner):
         finally:
             context.leave()
         self.name = "draft-simple"
-        self.head = head
         self.replay = replay
         self.capacity = <int32_t> context.n_ctx_seq if capacity is None else capacity
         self.marks.resize(context.n_seq_max)
@@ -122,12 +120,6 @@ cdef class DraftRunner(ModelRunner):
             llama_memory_seq_rm(self.memory, seq, -1, -1)
             raise StateError(f"the draft model's state does not hold the {synced} tokens it is said to")
         m.synced, m.gap, m.reached = synced, gap, max(reached, synced - gap)
-
-    def drop_head(self):
-        """Drafts with the whole output head from now on, and frees the reduced one."""
-        if self.head is not None:
-            self.head.close()
-            self.head = None
 
     def time_decodes(self, int rows, int repetitions, *, bint reduced=True):
         """Decodes on sequence 0, which has to be empty and is so afterwards.
@@ -172,23 +164,6 @@ cdef class DraftRunner(ModelRunner):
         self.context.leave()
 
     # -- the round -----------------------------------------------------------------------------------------------
-
-    cdef void prepare(self, vector[Sequence] * sequences) noexcept nogil:
-        """Chooses the output head, by all that could draft, whether they will or not."""
-        cdef llama_seq_id seq
-        cdef Sequence * s
-        cdef int32_t n_wanting = 0
-        cdef int32_t n_missing = 0
-        if self.head is None:
-            return
-        for seq in range(<llama_seq_id> sequences.size()):
-            s = &sequences.at(seq)
-            if s.generating() and s.budget > 0:
-                n_wanting += 1
-                n_missing += self.head.note(seq, s)
-        if n_wanting > 0:
-            self.head.settle(n_wanting, n_missing)
-            self.prepared = True
 
     cdef void propose(self, vector[Sequence] * sequences) noexcept nogil:
         """Fills the draft of every generating sequence that has a budget and no draft yet.
@@ -322,16 +297,10 @@ cdef class DraftRunner(ModelRunner):
         cdef Watermark * m
         cdef Drafting * d
         cdef int32_t n_drafting = self.open_round(sequences)
-        cdef int32_t n_missing = 0
         cdef int32_t room
         if n_drafting == 0:
             return
-        if self.head is not None and not self.prepared:
-            for seq in range(<llama_seq_id> sequences.size()):
-                if self.drafting[seq].active:
-                    n_missing += self.head.note(seq, &sequences.at(seq))
-            self.head.settle(n_drafting, n_missing)
-        self.prepared = False
+        self.settle_head(sequences)
         room = max(1, <int32_t> self.context.n_batch // n_drafting)
         for seq in range(<llama_seq_id> sequences.size()):
             if self.drafting[seq].active:
@@ -389,20 +358,6 @@ cdef class DraftRunner(ModelRunner):
                     self.marks[seq].n_evaluated = <int32_t> sequences.at(seq).draft.size()
                     self.drafting[seq].steps += 1
 
-    cdef void look(self, int32_t row, int32_t n) noexcept nogil:
-        """With a reduced head: the ten best of the tokens it has, whatever n is."""
-        if self.head is not None and self.head.reduces():
-            self.best.clear()
-            self.head.best(row, self.n_draftable, self.best)
-            return
-        ModelRunner.look(self, row, n)
-
-    cdef llama_token best_token(self, int32_t row) noexcept nogil:
-        if self.head is not None and self.head.reduces():
-            self.look(row, n_confidence)
-            return self.best[0].id if not self.best.empty() else -1
-        return ModelRunner.best_token(self, row)
-
     # -- the batch and the memory --------------------------------------------------------------------------------
 
     cdef bint catch_up(self, Sequence * s, llama_seq_id seq, int32_t room) noexcept nogil:
@@ -450,7 +405,7 @@ cdef class DraftRunner(ModelRunner):
     cdef int32_t compute(self) noexcept nogil:
         cdef int32_t code
         if self.head is not None:
-            code = self.head.decode(self.batch)
+            code = self.head.decode(0, self.batch)
         else:
             code = decode_and_wait(self.context.handle.head_lock, self.context.ptr, self.batch)
         llama_batch_ext_clear(self.batch)

@@ -5,7 +5,7 @@ from libcpp.vector cimport vector
 from pyspec._llama cimport Context, HeadLock
 from pyspec._model_drafting cimport ModelRunner
 from pyspec._sequence cimport Sequence
-from pyspec.libllama cimport llama_batch_ext, llama_context, llama_memory_t, llama_pos, llama_seq_id, llama_token
+from pyspec.libllama cimport llama_batch_ext, llama_context, llama_memory_t, llama_pos, llama_seq_id
 
 
 cdef extern from "hidden_rows.hpp" namespace "pyspec" nogil:
@@ -27,8 +27,6 @@ cdef extern from "hidden_rows.hpp" namespace "pyspec" nogil:
 
 
 cdef extern from "hidden_batch.hpp" namespace "pyspec" nogil:
-    cpp_bool add_pair(llama_batch_ext * batch, llama_token token, llama_pos pos, llama_seq_id seq, cpp_bool output,
-                      const float * row, size_t width) noexcept
     cpp_bool add_features(llama_batch_ext * batch, llama_pos pos, llama_seq_id seq, cpp_bool output,
                           const float * row, size_t width) noexcept
     int32_t encode_and_wait(HeadLock & lock, llama_context * ctx, llama_batch_ext * batch) noexcept

@@ -138,6 +138,8 @@ cdef class HiddenRunner(ModelRunner):
     cdef int enter(self) except -1:
         cdef int n = 0
         cdef int i
+        if self.head is not None:
+            self.head.require_open()
         try:
             for n in range(len(self.contexts)):
                 (<Context> self.contexts[n]).enter(True)
@@ -238,10 +240,15 @@ cdef class HiddenRunner(ModelRunner):
         self.rows[seq].clear()
         self.forget_derived(seq)
         self.drafting[seq].active = False
+        if self.head is not None:
+            self.head.forget(seq)
 
     cdef void released(self, llama_seq_id seq) noexcept nogil:
-        """What was read stays for a request that begins with the same tokens, and so do the rows that wait."""
+        """What was read stays for a request that begins with the same tokens, and so do the rows that wait; what the
+        draft vocabulary has taken from the text does not."""
         self.dropped(seq)
+        if self.head is not None:
+            self.head.forget(seq)
 
     cdef int32_t reads_again(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
         cdef bint nothing_held = self.needed_from(seq) < 0
@@ -412,7 +419,11 @@ cdef class HiddenRunner(ModelRunner):
 
     cdef int32_t compute(self) noexcept nogil:
         cdef Head * head = &self.heads[self.current]
-        cdef int32_t code = decode_and_wait(self.context.handle.head_lock, head.ptr, head.batch)
+        cdef int32_t code
+        if self.head is not None:
+            code = self.head.decode(self.current, head.batch)
+        else:
+            code = decode_and_wait(self.context.handle.head_lock, head.ptr, head.batch)
         llama_batch_ext_clear(head.batch)
         return code
 

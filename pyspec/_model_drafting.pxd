@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
+from pyspec._draft_head cimport DraftHead
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Scored, Sequence
 from pyspec._speculator cimport CompiledSpeculator
@@ -23,6 +24,8 @@ cdef struct Drafting:
 cdef class ModelRunner(CompiledSpeculator):
     cdef readonly Context context
     cdef readonly float p_min
+    cdef readonly DraftHead head        # or None: the whole head
+    cdef bint prepared                  # the head of this round's drafts is chosen
     cdef int32_t n_draftable            # ids below this exist in both vocabularies
     cdef llama_token never              # an id that is never proposed; -1: none
     cdef int32_t n_rows                 # in the batch
@@ -42,6 +45,10 @@ cdef class ModelRunner(CompiledSpeculator):
     cdef int64_t decode_us              # of that, inside libllama
 
     cdef int set_up(self, Context context, int n_vocab_target, int n_max, int n_min, float p_min) except -1
+    # Drafts with a reduced head of its contexts, if it is given one.
+    cdef int take_head(self, DraftHead head, contexts) except -1
+    # Chooses the head by those that draft, where it was not chosen by all that could.
+    cdef void settle_head(self, vector[Sequence] * sequences) noexcept nogil
     # Marks who drafts this round; returns how many.
     cdef int32_t open_round(self, vector[Sequence] * sequences) noexcept nogil
     # Whether the sequence can draft at all, with what is known of it.

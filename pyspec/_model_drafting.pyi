@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+from pyspec._draft_head import DraftHead
 from pyspec._llama import Context
 from pyspec._speculator import CompiledSpeculator
 
@@ -8,11 +9,14 @@ class ModelRunner(CompiledSpeculator):
 
     Attributes:
         context: the draft model's (first) context.
+        head: its reduced output head; None: it drafts with the whole one.
         p_min: drafting stops before a token the model is less sure of.
     """
 
     @property
     def context(self) -> Context: ...
+    @property
+    def head(self) -> DraftHead | None: ...
     @property
     def p_min(self) -> float: ...
     def synced(self, seq: int) -> int:
@@ -40,12 +44,15 @@ class ModelRunner(CompiledSpeculator):
         """The decodes of the draft model in this round: (rows, milliseconds) each."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, failed calls, microseconds."""
-    def time_decodes(self, rows: int, repetitions: int) -> list[float]:
+    def drop_head(self) -> None:
+        """Drafts with the whole output head from now on, and frees the reduced one."""
+    def time_decodes(self, rows: int, repetitions: int, *, reduced: bool = True) -> list[float]:
         """Decodes on sequence 0, which has to be empty and is so afterwards.
 
         Args:
             rows: of each decode, the last one an output.
             repetitions: how many decodes.
+            reduced: with the reduced output head, where there is one.
 
         Returns:
             Milliseconds of each; fewer of them where one fails.

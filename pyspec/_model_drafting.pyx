@@ -3,13 +3,16 @@
 
 A draft ends where its budget does, behind a token that ends the text, and before a token that the model is not sure
 enough of: less than `p_min`, or, where lengths are chosen by what pays, not worth its row of the target (`floors`) or
-the next step (`onwards`). It is made of the model's best tokens, or, where the target's choices are coupled, of those that
-the request's sampler would draw from the model's logits with the noise of the target. What a subclass adds is the memory: which rows it decodes, and which cells stay.
+the next step (`onwards`). It is made of the model's best tokens, or, where the target's choices are coupled, of those
+that the request's sampler would draw from the model's logits with the noise of the target. With a draft vocabulary the
+rows are those of a reduced output head (`DraftHead`). What a subclass adds is the memory: which rows it decodes, and
+which cells stay.
 """
 
 from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
+from pyspec._draft_head cimport DraftHead
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Sequence, argmax, confidence, n_confidence, top_k
 from pyspec.libllama cimport (
@@ -31,6 +34,7 @@ cdef class ModelRunner(CompiledSpeculator):
 
     Attributes:
         context: the draft model's (first) context.
+        head: its reduced output head; None: it drafts with the whole one.
         p_min: drafting stops before a token the model is less sure of.
     """
 
@@ -53,6 +57,19 @@ cdef class ModelRunner(CompiledSpeculator):
         self.drafting.resize(context.n_seq_max)
         self.confidences.resize(context.n_seq_max)
         return 0
+
+    cdef int take_head(self, DraftHead head, contexts) except -1:
+        if head is not None and (len(head.contexts) != len(contexts)
+                                 or any(a is not b for a, b in zip(head.contexts, contexts))):
+            raise InvalidRequest("the head belongs to another context", name="head", value=head)
+        self.head = head
+        return 0
+
+    def drop_head(self):
+        """Drafts with the whole output head from now on, and frees the reduced one."""
+        if self.head is not None:
+            self.head.close()
+            self.head = None
 
     def set_floors(self, floors, onwards, calibration):
         """Lets drafts end where the next token is not worth its cost, instead of at p_min.
@@ -102,6 +119,37 @@ cdef class ModelRunner(CompiledSpeculator):
                 f"the draft's context has {self.context.n_seq_max} sequences, the target's has {target.n_seq_max}",
                 name="n_seq_max", value=self.context.n_seq_max)
         return 0
+
+    # -- which head ----------------------------------------------------------------------------------------------
+
+    cdef void prepare(self, vector[Sequence] * sequences) noexcept nogil:
+        """Chooses the output head, by all that could draft, whether they will or not."""
+        cdef llama_seq_id seq
+        cdef Sequence * s
+        cdef int32_t n_wanting = 0
+        cdef int32_t n_missing = 0
+        if self.head is None:
+            return
+        for seq in range(<llama_seq_id> sequences.size()):
+            s = &sequences.at(seq)
+            if s.generating() and s.budget > 0:
+                n_wanting += 1
+                n_missing += self.head.note(seq, s)
+        if n_wanting > 0:
+            self.head.settle(n_wanting, n_missing)
+            self.prepared = True
+
+    cdef void settle_head(self, vector[Sequence] * sequences) noexcept nogil:
+        cdef llama_seq_id seq
+        cdef int32_t n_drafting = 0
+        cdef int32_t n_missing = 0
+        if self.head is not None and not self.prepared:
+            for seq in range(<llama_seq_id> sequences.size()):
+                if self.drafting[seq].active:
+                    n_drafting += 1
+                    n_missing += self.head.note(seq, &sequences.at(seq))
+            self.head.settle(n_drafting, n_missing)
+        self.prepared = False
 
     # -- proposals -----------------------------------------------------------------------------------------------
 
@@ -156,10 +204,14 @@ cdef class ModelRunner(CompiledSpeculator):
         return llama_get_logits_ith(self.context.ptr, row)
 
     cdef void look(self, int32_t row, int32_t n) noexcept nogil:
-        """The n best tokens of an output row, best first, in `best`; ten at least, more where the device gives them."""
-        cdef const float * logits = self.logits_of(row)
+        """The n best tokens of an output row, best first, in `best`; with a reduced head the ten best that it has."""
+        cdef const float * logits
         cdef size_t i
         self.best.clear()
+        if self.head is not None and self.head.reduces():
+            self.head.best(row, self.n_draftable, self.best)
+            return
+        logits = self.logits_of(row)
         if logits == NULL:
             return
         top_k(logits, self.n_draftable, n + (self.never >= 0), self.best)
@@ -172,8 +224,12 @@ cdef class ModelRunner(CompiledSpeculator):
 
     cdef llama_token best_token(self, int32_t row) noexcept nogil:
         """The best token of an output row, or -1."""
-        cdef const float * logits = self.logits_of(row)
+        cdef const float * logits
         cdef llama_token token
+        if self.head is not None and self.head.reduces():
+            self.look(row, n_confidence)
+            return self.best[0].id if not self.best.empty() else -1
+        logits = self.logits_of(row)
         if logits == NULL:
             return -1
         token = argmax(logits, self.n_draftable)

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+from pyspec._draft_head import DraftHead
 from pyspec._hidden_drafting import HiddenRunner
 from pyspec._llama import Context
 
@@ -14,6 +15,7 @@ class PairRunner(HiddenRunner):
         n_min: shortest draft that is submitted; shorter ones are discarded and counted.
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         n_backlog: rows of hidden states that wait for a sequence's next draft; beyond that the draft reads them anyway.
+        head: a reduced output head of the contexts; None: proposals come from the whole one.
     """
 
     def __init__(
@@ -25,4 +27,5 @@ class PairRunner(HiddenRunner):
         n_min: int = 0,
         p_min: float = 0.0,
         n_backlog: int | None = None,
+        head: DraftHead | None = None,
     ) -> None: ...

@@ -26,10 +26,11 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 from libcpp.vector cimport vector
 
-from pyspec._hidden_drafting cimport Held, HiddenRows, HiddenRunner, add_features, add_pair, encode_and_wait
+from pyspec._draft_head cimport DraftHead
+from pyspec._hidden_drafting cimport Held, HiddenRows, HiddenRunner, add_features, encode_and_wait
 from pyspec._llama cimport Context
 from pyspec._model_drafting cimport Drafting, ModelRunner
-from pyspec._sequence cimport Sequence
+from pyspec._sequence cimport Sequence, add_pair
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_get_embeddings_nextn_ith,
@@ -59,9 +60,11 @@ cdef class PairRunner(HiddenRunner):
         n_min: shortest draft that is submitted; shorter ones are discarded and counted.
         p_min: 0..1: drafting stops before a token the model is less sure of, by a softmax over its ten best.
         n_backlog: rows of hidden states that wait for a sequence's next draft; beyond that the draft reads them anyway.
+        head: a reduced output head of the contexts; None: proposals come from the whole one.
     """
 
-    def __cinit__(self, contexts, int n_vocab_target, *, int n_max=3, int n_min=0, float p_min=0.0, n_backlog=None):
+    def __cinit__(self, contexts, int n_vocab_target, *, int n_max=3, int n_min=0, float p_min=0.0, n_backlog=None,
+                  DraftHead head=None):
         cdef Context context
         cdef llama_seq_id seq
         self.contexts = [<Context?> context for context in contexts]
@@ -72,8 +75,14 @@ cdef class PairRunner(HiddenRunner):
             n_max = min(n_max, len(self.contexts))
             n_min = min(n_min, n_max)
         self.set_up(context, n_vocab_target, n_max, n_min, p_min)
+        self.take_head(head, self.contexts)
         self.has_encoder = context.model_arch() == "eagle3"
         self.all_outputs = self.has_encoder
+        if head is not None and self.all_outputs and <int> context.n_outputs_max_per_seq < n_max + 2:
+            raise InvalidRequest(
+                f"every row of an EAGLE-3 draft is an output: with a reduced head n_outputs_max_per_seq has to be "
+                f"{n_max + 2}, not {context.n_outputs_max_per_seq}", name="n_outputs_max_per_seq",
+                value=context.n_outputs_max_per_seq)
         self.lag = 1
         self.skipped = self.has_encoder
         self.name = "draft-eagle3" if self.has_encoder else "draft-mtp"
@@ -102,12 +111,13 @@ cdef class PairRunner(HiddenRunner):
         """As of every model that drafts, and the rows that the encoder read."""
         return {**ModelRunner.counts(self), "encoder_rows": self.n_encoded}
 
-    def time_decodes(self, int rows, int repetitions):
+    def time_decodes(self, int rows, int repetitions, *, bint reduced=True):
         """Decodes on sequence 0 of the first head, which has to be empty and is so afterwards.
 
         Args:
             rows: of each decode, the last one an output.
             repetitions: how many decodes.
+            reduced: with the reduced output head, where there is one.
 
         Returns:
             Milliseconds of each; fewer of them where one fails.
@@ -115,15 +125,19 @@ cdef class PairRunner(HiddenRunner):
         if self.mark(0, 0).held > self.mark(0, 0).begin or not 0 < rows <= <int> self.context.n_batch:
             raise InvalidRequest(f"sequence 0 is in use, or {rows} rows are not from 1 to {self.context.n_batch}",
                                  name="rows", value=rows)
-        return self.timed(rows, repetitions, False)
+        return self.timed(rows, repetitions, reduced)
 
     cdef void add_trial(self, int32_t rows, bint reduced) noexcept nogil:
         cdef int32_t i
         cdef vector[float] zeros
+        cdef bint output
         zeros.resize(self.own[0].width())
         self.current = 0
+        if self.head is not None:
+            self.head.settle(1, 0 if reduced else 1)
         for i in range(rows):
-            add_pair(self.heads[0].batch, 0, i, 0, self.all_outputs or i + 1 == rows, zeros.data(), zeros.size())
+            output = i + 1 == rows or (self.all_outputs and (self.head is None or rows <= self.n_max + 2))
+            add_pair(self.heads[0].batch, 0, i, 0, output, zeros.data(), zeros.size())
             self.n_rows += 1
 
     # -- the round -----------------------------------------------------------------------------------------------
@@ -155,6 +169,7 @@ cdef class PairRunner(HiddenRunner):
         cdef int32_t i
         cdef size_t h
         if self.open_round(sequences) > 0:
+            self.settle_head(sequences)
             for seq in range(<llama_seq_id> sequences.size()):
                 self.own[seq].clear()
             i = 0

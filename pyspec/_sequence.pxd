@@ -34,6 +34,11 @@ cdef extern from "guarded.hpp" namespace "pyspec" nogil:
     int32_t decode_and_wait(HeadLock & lock, llama_context * ctx, llama_batch_ext * batch) noexcept
 
 
+cdef extern from "hidden_batch.hpp" namespace "pyspec" nogil:
+    cpp_bool add_pair(llama_batch_ext * batch, llama_token token, llama_pos pos, llama_seq_id seq, cpp_bool output,
+                      const float * row, size_t width) noexcept
+
+
 cdef extern from "checkpoint.hpp" namespace "pyspec" nogil:
     cdef cppclass Checkpoint:
         cpp_bool save(llama_context * ctx, llama_seq_id seq, int32_t n_tokens, cpp_bool on_device) noexcept

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tiny_heads import N_EXACT, next_token
 
 from pyspec._decoder import Decoder
+from pyspec._draft_head import DraftHead
 from pyspec._llama import Batch, Context, Model
 from pyspec._pair_drafting import PairRunner
 from pyspec._speculator import CompiledSpeculator
@@ -68,12 +69,20 @@ class HeadStage:
         *,
         target: dict[str, Any] | None = None,
         draft: dict[str, Any] | None = None,
+        vocab: Sequence[int] | None = None,
+        n_rows_that_follow: int = 0,
+        max_miss: float = 1.0,
         **options: Any,
     ) -> Decoder:
-        """A decoder of the target whose first speculator is the draft."""
+        """A decoder of the target whose first speculator is the draft; with `vocab` that has a reduced output head."""
         context = self.context(self.target, n_seq, **(target or {}))
+        head = None
+        if vocab is not None:
+            draft = {"n_outputs_max_per_seq": N_MAX + 2, **(draft or {})}
         contexts = self.draft_contexts(context, n_seq, **(draft or {}))
-        runner = PairRunner(contexts, context.n_vocab, **{"n_max": N_MAX, **options})
+        if vocab is not None:
+            head = DraftHead(contexts, vocab, n_slots=n_rows_that_follow, max_miss=max_miss)
+        runner = PairRunner(contexts, context.n_vocab, head=head, **{"n_max": N_MAX, **options})
         return Decoder(context, [runner])
 
     def plan(self, **params: Any) -> SamplerPlan:
@@ -120,8 +129,8 @@ class HeadStage:
                     encoded.append(context.embeddings_nextn(0).copy())
                 return np.array(encoded)
 
-    def fresh_draft(self, tokens: Sequence[int], n: int) -> list[int]:
-        """n proposals behind a text and its seed, from empty memories."""
+    def fresh_draft(self, tokens: Sequence[int], n: int, among: Sequence[int] | None = None) -> list[int]:
+        """n proposals behind a text and its seed, from empty memories; with `among` the best of those tokens only."""
         hidden = self.hidden(tokens[:-1])
         skipped = 1 if self.eagle3 else 0
         before = hidden if self.eagle3 else np.vstack((np.zeros_like(hidden[:1]), hidden))
@@ -143,7 +152,8 @@ class HeadStage:
                         batch.set_embd_token(batch.add(token, n_read + len(batch), 0, True), row)
                     context.process(batch)
                     n_read += len(batch)
-                draft.append(int(np.argmax(context.logits(len(batch) - 1))))
+                allowed = list(range(context.n_vocab) if among is None else among)
+                draft.append(allowed[int(np.argmax(context.logits(len(batch) - 1)[allowed]))])
                 pairs.append((draft[-1], context.embeddings_nextn(len(batch) - 1).copy()))
             for context in contexts:
                 context.close()

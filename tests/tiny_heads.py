@@ -58,10 +58,14 @@ def step35(
     n_nextn: int = 2,
     trunk: bool = True,
     window: int = 32,
+    own_heads: bool = False,
     writer: MakeWriter = Writer,
     n_vocab: int = N_VOCAB,
 ) -> None:
-    """Two layers and some NextN layers, every second with a sliding window; without `trunk` the NextN layers alone."""
+    """Two layers and some NextN layers, every second with a sliding window.
+
+    Without `trunk` there are the NextN layers alone; with `own_heads` they have output heads of their own.
+    """
     n_layer, attention = 2, {"n_head": 2, "n_head_kv": 1, "head": 32}
     w = writer(path, "step35", 4)
     w.sizes(n_layer + n_nextn, **attention)
@@ -73,6 +77,8 @@ def step35(
         w.dense_layer(i, **attention)
         if i >= n_layer:
             w.nextn(i)
+        if i >= n_layer and own_heads:
+            w.tensor(f"blk.{i}.nextn.shared_head_head.weight", N_EMBD, n_vocab)
     w.close()
 
 
@@ -315,6 +321,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "step35-one": partial(step35, n_nextn=1),
     "step35-nextn": partial(step35, n_nextn=2, trunk=False),
     "step35-wide": partial(step35, window=512),
+    "step35-own-heads": partial(step35, own_heads=True),
     "hy-v3": hy_v3,
     "eagle3": eagle3,
     "eagle3-ends": partial(eagle3, ends=True),

@@ -330,7 +330,7 @@ def prepare(assembly: Assembly) -> Assembly:
     """
     runner = assembly.setup.chain.draft_model
     vocab = assembly.config.draft_vocab
-    if isinstance(runner, DraftRunner) and runner.head is not None and vocab is not None:
+    if runner is not None and runner.head is not None and vocab is not None:
         why = try_head(runner, only_if_it_pays=vocab.source == "auto")
         if why is not None:
             runner.drop_head()
@@ -345,17 +345,15 @@ def prepare(assembly: Assembly) -> Assembly:
     if exact is not None and exact.least_rows > 1:
         controller.verify.cost_no_less_than(exact.least_rows)
     if runner is not None:
-        simple = runner if isinstance(runner, DraftRunner) else None
-        for reduced in (False, True) if simple is not None and simple.head is not None else (False,):
+        for reduced in (False,) if runner.head is None else (False, True):
             controller.use_head(reduced=reduced)
             for n in sorted({min(n, runner.context.n_batch) for n in (1, 2, 32)}):
-                decodes = runner.time_decodes(n, 4) if simple is None else simple.time_decodes(n, 4, reduced=reduced)
-                for ms in decodes[1:]:
+                for ms in runner.time_decodes(n, 4, reduced=reduced)[1:]:
                     controller.draft.observe(n, ms)
     return assembly
 
 
-def try_head(runner: DraftRunner, *, only_if_it_pays: bool) -> str | None:
+def try_head(runner: ModelRunner, *, only_if_it_pays: bool) -> str | None:
     """Compares a reduced output head with the whole one.
 
     Args:

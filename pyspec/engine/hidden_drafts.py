@@ -13,7 +13,7 @@ from typing import Any
 from pyspec._block_drafting import BlockRunner
 from pyspec._llama import Context, Model
 from pyspec._pair_drafting import PairRunner
-from pyspec.engine.loading import MODEL_SETTINGS, Loaded, LoadProgress, describe, load_model
+from pyspec.engine.loading import MODEL_SETTINGS, Loaded, LoadProgress, describe, load_model, open_head
 from pyspec.errors import UnsupportedModel
 from pyspec.gguf_header import read_gguf
 from pyspec.models import resolve
@@ -86,7 +86,11 @@ def _with_heads(spec: HiddenStateDraft, model: Model, n_heads: int, *, own_file:
 
 
 def open_hidden_draft(draft: HiddenDraft, target: Loaded) -> list[Loaded]:
-    """The draft's contexts, one a head: as many sequences as the target's, as long as those are."""
+    """The draft's contexts, one a head: as many sequences as the target's, as long as those are.
+
+    Raises:
+        InvalidRequest: the list of a draft vocabulary can't be read, or is for another tokenizer.
+    """
     spec, n_slots = draft.spec, target.context.n_seq_max
     n_ctx = target.config.n_ctx
     n_block = 0 if draft.blocks is None else 1 + min(spec.n_max, draft.blocks.longest)
@@ -105,6 +109,8 @@ def open_hidden_draft(draft: HiddenDraft, target: Loaded) -> list[Loaded]:
     special: dict[str, Any] = {"ctx_other": target.context} if draft.borrows else {}
     if isinstance(spec, DraftMTP):
         special["ctx_type"] = "mtp"
+    if isinstance(spec, DraftEagle3) and spec.vocab is not None:
+        special["n_outputs_max_per_seq"] = spec.n_max + 2  # all rows of a step are outputs
     opened: list[Loaded] = []
     try:
         for _ in range(draft.n_heads):
@@ -119,6 +125,7 @@ def open_hidden_draft(draft: HiddenDraft, target: Loaded) -> list[Loaded]:
                 **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
             )
             opened.append(Loaded(draft.model, context, describe(draft.model, context, n_ctx, config)))
+        opened[0] = open_head(target, opened, spec)
     except BaseException:
         for loaded in opened:
             loaded.context.close()
@@ -131,7 +138,9 @@ def hidden_runner(draft: HiddenDraft, opened: Sequence[Loaded], target: Loaded) 
     spec, blocks, n_vocab = draft.spec, draft.blocks, target.context.n_vocab
     contexts = [loaded.context for loaded in opened]
     if blocks is None:
-        return PairRunner(contexts, n_vocab, n_max=spec.n_max, n_min=spec.n_min, p_min=spec.p_min)
+        return PairRunner(
+            contexts, n_vocab, n_max=spec.n_max, n_min=spec.n_min, p_min=spec.p_min, head=opened[0].head
+        )
     return BlockRunner(
         contexts[0],
         n_vocab,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspec.models import resolve
 from pyspec.speculation.config import DraftModel
 from pyspec.speculation.detection import DRAFT_SIMPLE, detect_draft
 from pyspec.speculation.draft_vocab import head_rows
+from pyspec.speculation.hidden_config import HiddenStateDraft
 from pyspec.speculation.vocab_gate import check_vocabulary
 
 LoadProgress = Callable[[str, float], None]
@@ -163,19 +164,30 @@ def open_draft(target: Loaded, options: DraftModel, progress: LoadProgress | Non
             **{name: value for name, value in config.items() if name not in MODEL_SETTINGS},
         )
         loaded = Loaded(model, context, describe(model, context, n_ctx, config))
-        return loaded if options.vocab is None else open_head(target, loaded, options)
+        return open_head(target, [loaded], options)
     except BaseException:
         model.close()
         raise
 
 
-def open_head(target: Loaded, draft: Loaded, options: DraftModel) -> Loaded:
-    """Gives a draft model's context the reduced output head that its options ask for, where it can have one.
+def open_head(target: Loaded, contexts: Sequence[Loaded], options: DraftModel | HiddenStateDraft) -> Loaded:
+    """Gives a draft model's contexts the reduced output head that its options ask for, where they can have one.
+
+    Args:
+        target: the target.
+        contexts: of one model; several where NextN layers draft one after the other.
+        options: what was said about the draft.
+
+    Returns:
+        The first context, with the head of all.
 
     Raises:
         InvalidRequest: the list can't be read, or is for another tokenizer.
     """
-    vocab, n_vocab = options.vocab, draft.model.vocab.n_tokens
+    draft, vocab = contexts[0], options.vocab
+    if vocab is None:
+        return draft
+    n_vocab = draft.model.vocab.n_tokens
     assert isinstance(vocab, str | tuple)
     rows = head_rows(vocab, options.vocab_slots, draft.model.vocab, target.model.vocab)
     config = DraftVocabConfig(vocab if isinstance(vocab, str) else "ids", n_vocab)
@@ -184,7 +196,9 @@ def open_head(target: Loaded, draft: Loaded, options: DraftModel) -> Loaded:
         return replace(draft, vocab=replace(config, unused_because=why))
     config = replace(config, shipped=rows.shipped)
     try:
-        head = DraftHead(draft.context, rows.ids, n_slots=rows.n_slots, max_miss=options.vocab_max_miss)
+        head = DraftHead(
+            [loaded.context for loaded in contexts], rows.ids, n_slots=rows.n_slots, max_miss=options.vocab_max_miss
+        )
     except UnsupportedModel as error:
         if vocab != "auto":
             _log.warning("the draft vocabulary is not used: %s", error)

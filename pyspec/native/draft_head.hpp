@@ -1,13 +1,15 @@
-// A reduced output head for one context: the rows of the model's head that drafts are made of, in a tensor of its own.
+// A reduced output head for the contexts of a draft: the rows of the model's head that drafts are made of, in a tensor of
+// its own. (A draft has several contexts where it has several NextN layers; it shows the same head to all of them.)
 //
 // What makes it work without a change to libllama:
 //
-//   * `llama_model::output` points at the reduced tensor while a graph of this context is built, under the model's lock,
+//   * `llama_model::output` points at the reduced tensor while a graph of a context is built, under the model's lock,
 //     and at the whole head at all other times. Nothing else of the model changes; a tied embedding is another member.
 //   * Narrower logits are fine as long as nobody asks for raw ones. So every sequence has a sampler, ours, which hands
 //     out the ten best rows of the reduced head, or all logits of the whole one.
 //   * A graph is used again where its parameters are those of the last one, and the head is none of them. The NextN
 //     offset is; graphs that are not of NextN layers do nothing else with it. It says which head a graph was built for.
+//     Where it says which layer drafts, reserving a graph makes libllama forget the last one.
 //   * The graphs for both heads have the same nodes and leaves in the same order, none of them larger than the whole
 //     head's, so that going from one to the other uses the memory as it was planned at first. A head that is the
 //     embedding as well would be one leaf less; a second tensor object over the same data takes its place.
@@ -126,13 +128,15 @@ public:
     // Best rows that leave the device: as many as confidence is computed from.
     static constexpr int32_t n_best = 10;
 
-    // ids: of the rows, each once and fewer than the model has. path, offset: where the head's rows are.
+    // contexts: of one model. ids: of the rows, each once and fewer than the model has. path, offset: where the head's rows
+    // are. nextn: the contexts are of NextN layers.
     // Throws std::runtime_error saying why there can't be a reduced head.
-    ReducedHead(llama_context * ctx, HeadLock & lock, const std::vector<int32_t> & ids, const std::string & path,
-              int64_t offset)
-        : ctx_(ctx),
+    ReducedHead(std::vector<llama_context *> contexts, HeadLock & lock, const std::vector<int32_t> & ids,
+                const std::string & path, int64_t offset, bool nextn)
+        : contexts_(std::move(contexts)),
           lock_(lock),
-          model_(const_cast<llama_model *>(llama_get_model(ctx))),
+          model_(const_cast<llama_model *>(llama_get_model(contexts_.front()))),
+          nextn_(nextn),
           file_(path, offset, ggml_row_size(model_->output->type, model_->output->ne[0])),
           row_(file_.row_size()) {
         allocate((int64_t) ids.size());
@@ -149,7 +153,7 @@ public:
         }
     }
 
-    // The context, if it is still there, is detached before.
+    // The contexts that are still there are detached before.
     ~ReducedHead() {
         {
             const std::unique_lock<std::shared_mutex> alone(lock_.mutex());
@@ -167,9 +171,18 @@ public:
     ReducedHead & operator=(const ReducedHead &) = delete;
 
     // Why a context's model can't have a reduced head; empty: it can, as far as can be told from here.
-    static std::string refusal(const llama_context * ctx) {
+    static std::string refusal(const llama_context * ctx, bool nextn) {
         const llama_model & model = *llama_get_model(ctx);
         const ggml_tensor * head = model.output;
+        if (model.arch == LLM_ARCH_DFLASH) {
+            return "it drafts a block at once, each token of it over the whole vocabulary";
+        }
+        if (model.d2t != nullptr) {
+            return "it has a reduced vocabulary of its own (d2t)";
+        }
+        if (model.arch == LLM_ARCH_EAGLE3 && head == nullptr) {
+            return "it has no output head of its own, but computes with its target's";
+        }
         if (head == nullptr || head->buffer == nullptr || head->ne[1] != llama_vocab_n_tokens(llama_model_get_vocab(&model))) {
             return "its model has no output head over the whole vocabulary";
         }
@@ -183,9 +196,14 @@ public:
             case LLM_ARCH_CHAMELEON: return "its graph changes logits by token id";
             case LLM_ARCH_QWEN3VL:   return "its graph widens the logits again";
             case LLM_ARCH_BITNET:    return "its graph uses the token embeddings as output head";
-            case LLM_ARCH_EAGLE3:
-            case LLM_ARCH_DFLASH:    return "its head belongs to another model";
             default: break;
+        }
+        if (nextn) {
+            for (const llama_layer & layer : model.layers) {
+                if (layer.nextn.shared_head_head != nullptr) {
+                    return "its NextN layers have output heads of their own (nextn.shared_head_head)";
+                }
+            }
         }
         return "";
     }
@@ -193,54 +211,80 @@ public:
     // The name of the tensor that is the head, in the file.
     static const char * head_name(const llama_context * ctx) { return llama_get_model(ctx)->output->name; }
 
-    // Gives every sequence a sampler. From now on no decode of the context has raw logits.
+    // Gives every sequence of every context a sampler. From now on no decode of these has raw logits.
     void attach() {
-        for (uint32_t seq = 0; seq < llama_n_seq_max(ctx_); ++seq) {
-            llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
-            chains_.push_back(chain);
-            llama_sampler_chain_add(chain, HeadSampler::make(graph_));
-            if (!llama_set_sampler(ctx_, (llama_seq_id) seq, chain)) {
-                detach();
-                throw std::runtime_error("its context takes no samplers");
+        for (llama_context * ctx : contexts_) {
+            for (uint32_t seq = 0; seq < llama_n_seq_max(ctx); ++seq) {
+                llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+                chains_.push_back(chain);
+                llama_sampler_chain_add(chain, HeadSampler::make(graph_));
+                if (!llama_set_sampler(ctx, (llama_seq_id) seq, chain)) {
+                    for (size_t i = 0; i < contexts_.size(); ++i) {
+                        detach(i);
+                    }
+                    throw std::runtime_error("its context takes no samplers");
+                }
             }
         }
     }
 
-    void detach() {
-        show(HeadGraph::whole);
-        for (size_t seq = 0; seq < chains_.size(); ++seq) {
-            llama_set_sampler(ctx_, (llama_seq_id) seq, nullptr);
+    // Takes the samplers from a context. The whole head is shown from now on.
+    void detach(size_t i) {
+        graph_->kind = HeadGraph::whole;
+        llama_context * ctx = contexts_[i];
+        if (!nextn_) {
+            llama_set_nextn_layer_offset(ctx, HeadGraph::whole);
+        }
+        for (uint32_t seq = 0; seq < llama_n_seq_max(ctx); ++seq) {
+            llama_set_sampler(ctx, (llama_seq_id) seq, nullptr);
         }
     }
 
-    // Which head the next decode uses.
-    void show(HeadGraph::Kind kind) {
+    // Which head the next decodes use.
+    void show(HeadGraph::Kind kind) noexcept {
+        if (kind == graph_->kind) {
+            return;
+        }
         graph_->kind = kind;
-        llama_set_nextn_layer_offset(ctx_, kind);
+        for (llama_context * ctx : contexts_) {
+            if (nextn_) {
+                forget_graph(ctx);
+            } else {
+                llama_set_nextn_layer_offset(ctx, kind);
+            }
+        }
     }
 
     bool is_reduced() const { return graph_->kind != HeadGraph::whole; }
 
-    int32_t decode(llama_batch_ext * batch) noexcept {
+    // A decode of the i-th context.
+    int32_t decode(size_t i, llama_batch_ext * batch) noexcept {
+        last_ = contexts_[i];
         if (!is_reduced() && whole_ == model_->output) {
-            return decode_and_wait(lock_, ctx_, batch);
+            return decode_and_wait(lock_, last_, batch);
         }
         const std::unique_lock<std::shared_mutex> alone(lock_.mutex());
         const Exchange exchange(*model_, is_reduced() ? reduced_ : whole_);
-        return decode_and_wait_locked(ctx_, batch);
+        return decode_and_wait_locked(last_, batch);
+    }
+
+    // All logits of an output of the last decode, or those of the best rows: how many, and where.
+    int32_t logits(int32_t output, const float ** values) const {
+        *values = llama_get_sampled_logits_ith(last_, output);
+        return *values == nullptr ? 0 : (int32_t) llama_get_sampled_logits_count_ith(last_, output);
     }
 
     // The best rows of an output of the last decode, by row number, best first; empty where there are none.
     void best(int32_t output, std::vector<Scored> & rows) const {
         rows.clear();
-        const float * logits = llama_get_sampled_logits_ith(ctx_, output);
-        const int32_t n = logits == nullptr ? 0 : (int32_t) llama_get_sampled_logits_count_ith(ctx_, output);
+        const float * logits = nullptr;
+        const int32_t n = this->logits(output, &logits);
         if (n == reduced_->ne[1]) {
             top_k(logits, n, n_best, rows);
             return;
         }
-        const llama_token * numbers = llama_get_sampled_candidates_ith(ctx_, output);
-        if (numbers == nullptr || (int32_t) llama_get_sampled_candidates_count_ith(ctx_, output) != n) {
+        const llama_token * numbers = llama_get_sampled_candidates_ith(last_, output);
+        if (numbers == nullptr || (int32_t) llama_get_sampled_candidates_count_ith(last_, output) != n) {
             return;
         }
         for (int32_t i = 0; i < n; ++i) {
@@ -291,9 +335,11 @@ private:
         void operator()(ggml_backend_buffer * buffer) const { ggml_backend_buffer_free(buffer); }
     };
 
-    llama_context * ctx_;
+    std::vector<llama_context *> contexts_;
+    llama_context * last_ = nullptr;  // that decoded
     HeadLock & lock_;
     llama_model * model_;
+    bool nextn_;
     RowFile file_;
     std::vector<uint8_t> row_;
     std::unique_ptr<ggml_context, FreeContext> tensors_;
@@ -301,7 +347,20 @@ private:
     ggml_tensor * reduced_ = nullptr;
     ggml_tensor * whole_ = nullptr;  // the model's, or a second object for it
     std::shared_ptr<HeadGraph> graph_;
-    std::vector<llama_sampler *> chains_;  // by sequence
+    std::vector<llama_sampler *> chains_;  // one for each sequence of each context
+
+    // Reserves what libllama itself reserves last, the largest graph with the whole head, so that memory is planned as
+    // before; with that the graph of the last decode is gone.
+    void forget_graph(llama_context * ctx) noexcept {
+        const uint32_t n_seqs = llama_n_seq_max(ctx);
+        const uint32_t n_tokens = std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx));
+        const std::unique_lock<std::shared_mutex> alone(lock_.mutex());
+        const Exchange exchange(*model_, whole_);
+        try {
+            llama_graph_reserve(ctx, n_tokens, n_seqs, n_seqs);
+        } catch (...) {  // the graph is gone all the same
+        }
+    }
 
     // A tensor of the head's type in a buffer of the head's kind. Its name is none an adapter knows.
     void allocate(int64_t n_rows) {

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspec._decoder import Decoder
-from pyspec._drafting import DraftRunner
 from pyspec._model_drafting import ModelRunner
 from pyspec._speculator import CompiledSpeculator
 from pyspec.speculation.controller import LengthController
@@ -196,7 +195,7 @@ class Chain:
         controller, model = self.controller, self._model
         if model is None or controller is None:
             return []
-        if isinstance(model, DraftRunner) and model.head is not None:
+        if model.head is not None:
             self._decoder.prepare(self._which)
             controller.use_head(reduced=model.head.reduced)
         unread = [self._decoder.n_committed(draft.seq) + 1 - model.synced(draft.seq) for draft in wanting]

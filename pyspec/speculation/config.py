@@ -39,7 +39,8 @@ class DraftModel:
         vocab: tokens the draft model chooses from, so that its output head is smaller and a draft costs less; the text
             is the target's as ever. A file that lists them (see ``pyspec draft-vocab``), token ids, or "auto": the
             list that comes with the package for this tokenizer, else the tokens that come first in its own order, if
-            that makes the head cheaper on this machine. None: all.
+            that makes the head cheaper on this machine. None: all. Where a model's head can't be reduced the whole one
+            drafts, and a warning says why.
         vocab_slots: so many tokens change with the texts: what they contain and the list lacks is drafted as well,
             until others have displaced it. Beside a list that is given; with "auto" in the place of its rarest ones.
         vocab_max_miss: 0..1. While more than this share of the last 64 tokens could not be drafted, for most of the
@@ -74,9 +75,6 @@ class DraftModel:
         check_drafting(self)
         if self.n_ctx is not None:
             check_integer(self.n_ctx, "n_ctx", 16)
-        check_integer(self.vocab_slots, "vocab_slots", 0)
-        check_share(self.vocab_max_miss, "vocab_max_miss")
-        object.__setattr__(self, "vocab", _vocab(self.vocab))
         if self.sync not in ("lazy", "replay"):
             raise InvalidRequest(f"sync must be 'lazy' or 'replay', not {self.sync!r}", name="sync", value=self.sync)
 
@@ -86,10 +84,12 @@ class DraftModel:
 
 
 def check_drafting(draft: Any) -> None:
-    """Checks what every draft that a model makes has in common: how long it may be, and how the model computes.
+    """Checks what every draft that a model makes has in common: how long it may be, how the model computes, and which
+    tokens it chooses from.
 
     Args:
-        draft: has n_max, n_min, p_min, n_batch, n_gpu_layers, n_threads and n_threads_batch.
+        draft: has n_max, n_min, p_min, n_batch, n_gpu_layers, n_threads, n_threads_batch, vocab, vocab_slots and
+            vocab_max_miss.
 
     Raises:
         InvalidRequest: a value is outside its range, or n_min above n_max.
@@ -103,6 +103,9 @@ def check_drafting(draft: Any) -> None:
             value=draft.n_min,
         )
     check_share(draft.p_min, "p_min")
+    check_integer(draft.vocab_slots, "vocab_slots", 0)
+    check_share(draft.vocab_max_miss, "vocab_max_miss")
+    object.__setattr__(draft, "vocab", _vocab(draft.vocab))
 
 
 _LEAST = {"n_max": 1, "n_min": 0, "n_batch": 1, "n_gpu_layers": -1, "n_threads": 0, "n_threads_batch": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar
 
@@ -30,6 +31,10 @@ class HiddenStateDraft:
         type_k: type of the K cache ("f16", "q8_0", ...). f16 unless said, whatever the target's is.
         type_v: type of the V cache; quantized ones need flash attention.
         flash_attn: "auto", "on" or "off".
+        vocab, vocab_slots, vocab_max_miss: tokens the draft chooses from, as of a `DraftModel`. A head can be reduced
+            where it is the model's only one and its own: not where NextN layers have heads of their own, an EAGLE-3
+            draft borrows its target's or is reduced already (d2t), or a block is drafted at once. Then the whole one
+            drafts, and a warning says why.
 
     Raises:
         InvalidRequest: for a value outside its range, or n_min above n_max.
@@ -50,6 +55,9 @@ class HiddenStateDraft:
     type_k: str = "f16"
     type_v: str = "f16"
     flash_attn: str = "auto"
+    vocab: str | os.PathLike[str] | Sequence[int] | None = None
+    vocab_slots: int = 1024
+    vocab_max_miss: float = 0.1
 
     def __post_init__(self) -> None:
         if self.path is not None or self.own_file:

@@ -45,7 +45,8 @@ def draft_from_file(path: str | os.PathLike[str], *, automatic: bool = False) ->
     """
     kind = detect_draft(resolve(path))
     if kind in HIDDEN_DRAFTS:
-        return HIDDEN_DRAFTS[kind](path, n_max=AUTO_N_MAX) if automatic else HIDDEN_DRAFTS[kind](path)
+        config = HIDDEN_DRAFTS[kind]
+        return config(path, n_max=AUTO_N_MAX, vocab="auto") if automatic else config(path)
     return DraftModel(path, n_max=AUTO_N_MAX, vocab="auto") if automatic else DraftModel(path)
 
 
@@ -59,7 +60,7 @@ def own_draft(target: Any) -> list[ModelSpec]:
         found = isinstance(n_nextn, int) and n_mtp_heads(header.arch, n_nextn) > 0 and has_nextn_layer(header)
     else:
         found = False
-    return [DraftMTP(n_max=AUTO_N_MAX)] if found else []
+    return [DraftMTP(n_max=AUTO_N_MAX, vocab="auto")] if found else []
 
 
 def speculators_from(
