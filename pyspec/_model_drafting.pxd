@@ -9,6 +9,11 @@ from pyspec._speculator cimport CompiledSpeculator
 from pyspec.libllama cimport llama_seq_id, llama_token
 
 
+# What a decode returns after its abort callback said stop: not the draft's fault.
+cdef enum:
+    ABORTED = 2
+
+
 # One sequence in a round of drafting, and what it has had a part in since construction.
 cdef struct Drafting:
     cpp_bool active           # it wants another proposal

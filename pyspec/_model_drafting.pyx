@@ -25,9 +25,6 @@ from pyspec.libllama cimport (
 
 from pyspec.errors import InvalidRequest
 
-# What a decode returns after its abort callback said stop: not the draft's fault.
-cdef int32_t ABORTED = 2
-
 
 cdef class ModelRunner(CompiledSpeculator):
     """A speculator that drafts with a model of its own.

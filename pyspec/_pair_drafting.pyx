@@ -29,7 +29,7 @@ from libcpp.vector cimport vector
 from pyspec._draft_head cimport DraftHead
 from pyspec._hidden_drafting cimport Held, HiddenRows, HiddenRunner, add_features, encode_and_wait
 from pyspec._llama cimport Context
-from pyspec._model_drafting cimport Drafting, ModelRunner
+from pyspec._model_drafting cimport ABORTED, Drafting, ModelRunner
 from pyspec._sequence cimport Sequence, add_pair
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
@@ -44,9 +44,6 @@ from pyspec.errors import InvalidRequest, UnsupportedModel
 
 # Most rows of one call of the encoder: each is an output, for which libllama keeps a row of logits.
 cdef int32_t ENCODER_ROWS = 64
-
-# What a computation returns after its abort callback said stop: not the draft's fault.
-cdef int32_t ABORTED = 2
 
 
 cdef class PairRunner(HiddenRunner):
