@@ -1,6 +1,8 @@
 from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
+from pyspec._constraints cimport Constraints
+from pyspec._exact_rows cimport ExactRows
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Checkpoint, Sequence, SyntheticAcceptance
 from pyspec.libllama cimport llama_batch_ext, llama_memory_t, llama_seq_id
@@ -19,8 +21,8 @@ cdef class Decoder:
     cdef vector[Sequence] sequences
     cdef vector[llama_seq_id] order     # of the sequences in the batch
     cdef list borrowed                  # per sequence: the Python samplers its pointers belong to
-    cdef list constraints               # per sequence: the constraint its text follows, or None
-    cdef list mask_rows                 # per sequence: the array its masks are in
+    cdef Constraints constraints        # what texts have to follow
+    cdef ExactRows exact                # how wide decodes may be
     cdef bint checked
     cdef readonly str rollback          # "cut", "snapshots" or "checkpoint": how rejected rows leave the target's memory
     cdef int32_t n_cuttable             # rows that can be cut after a decode which held them and one more
@@ -33,30 +35,18 @@ cdef class Decoder:
     cdef int64_t replayed_rows
     cdef int64_t checkpoint_us          # saving, restoring, reading again
     cdef SyntheticAcceptance synthetic
-    cdef int32_t exact_width            # most rows of a decode that gives tokens; 0: as many as there is room for
-    cdef int32_t least_rows             # fewest rows of a sequence in it
-    cdef tuple exact_threads            # of the target's context, when that was found out
-    cdef int32_t watched                # the sequence whose last row is to be computed again; -1: none
-    cdef vector[float] watched_row      # that row, as the round's decode gave it
-    cdef object watched_state           # its state before the decode, where the memory can't be cut
-    cdef int64_t n_spot_checks
-    cdef int64_t n_spot_differences
     cdef int64_t calls
     cdef int64_t rows
     cdef int64_t verify_us
     cdef int64_t last_us                # of that, the last decode
     cdef int64_t sampling_us
-    cdef int64_t grammar_us             # fitting drafts to grammars, masks
 
     cdef int enter(self, bint replaces_results) except -1
     cdef void leave(self, int n_entered=*) noexcept
     cdef Sequence * sequence(self, int seq) except NULL
+    cdef void drop_winners(self) noexcept nogil
     cdef void fill_batch(self) noexcept nogil
     cdef void arrange(self) noexcept nogil
-    cdef int32_t rows_each(self) noexcept nogil
-    cdef int require_exact(self) except -1
-    cdef void keep_watched_row(self) noexcept nogil
-    cdef int32_t decode_again(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
     cdef bint reads_in_batch(self, llama_seq_id seq) noexcept nogil
     cdef int require_room(self) except -1
     cdef int32_t decode_and_choose(self) noexcept nogil
@@ -66,13 +56,6 @@ cdef class Decoder:
     cdef bint cut_memory(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil
     cdef int give_back(self, int seq) except -1
-    cdef bint any_constrained(self) noexcept nogil
-    cdef bint needs_masks(self, llama_seq_id seq)
-    cdef void fit_to_sampler(self, llama_seq_id seq) noexcept nogil
-    cdef void refuse_from(self, llama_seq_id seq, int32_t n) noexcept nogil
-    cdef int constrain(self, list seqs) except -1
-    cdef int follow(self) except -1
-    cdef int take_refusal(self, llama_seq_id seq) except -1
     cdef bint accept_at_random(self, Sequence * s, int32_t row) noexcept nogil
     cdef void commit(self, llama_seq_id seq) noexcept nogil
     cdef void commit_all(self)

@@ -9,10 +9,7 @@ One round, seen from Python::
     decoder.verify()                # one target decode; the target's sampler decides; memories are cut
     decoder.result(seq)             # what was emitted
 
-Grammars. A plan's grammar sampler is libllama's and works here, row by row. A plan's constraint is Python's and works
-once a round: it says where a draft has to end, gives a mask for the row behind each token of what is left, and is told
-what was emitted. (pyspec.sampling.constraint has the kinds there are; the methods used here are `fitting`, `accept`,
-`forced` and its masker's `fill`.)
+What texts have to follow is in _constraints.pyx, and how wide decodes may be in exact mode in _exact_rows.pyx.
 
 Positions. P = |tokens| is the seed's position. The target's batch for a sequence is the seed at P and the k
 drafted tokens at P+1..P+k, each an output row: row i holds the logits for position P+i+1. With `a` tokens accepted
@@ -24,19 +21,15 @@ How that is cut depends on the memory, `rollback`. "cut": attention, sliding win
 only one: libllama loses the snapshots of a sequence when the decode of another moves its state. "checkpoint": it keeps
 only its last; where more than it can take back is at stake its state is saved before the decode, put back after a
 rejection, and the accepted tokens are read once more. They are accepted already, so nothing can undo them again.
-
-Exact mode (`set_exact`). Where decodes up to some width compute each row as a narrow one does, wider ones are refused,
-and so are tokens and prompts in one decode. Where that holds from two rows on, but not for one, a sequence with one row
-gets another that is thrown away. What was found out is looked at again now and then: `watch` before a round,
-`compare_watched` after it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
-from libc.string cimport memcmp
 from libcpp.algorithm cimport equal
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from pyspec._constraints cimport Constraints
+from pyspec._exact_rows cimport ExactRows
 from pyspec._llama cimport Context, Sampler
 from pyspec._sequence cimport Checkpoint, RowSampler, Sequence, TokenLogprobs, add_row, decode_and_wait
 from pyspec._speculator cimport CompiledSpeculator, require_left_to_right
@@ -51,8 +44,6 @@ from pyspec.libllama cimport (
     llama_model_is_hybrid,
     llama_model_is_recurrent,
     llama_model_n_swa,
-    llama_n_threads,
-    llama_n_threads_batch,
     llama_pos,
     llama_seq_id,
     llama_time_us,
@@ -169,14 +160,12 @@ cdef class Decoder:
         if len(set(map(id, self.speculators))) < len(self.speculators):
             raise InvalidRequest("a speculator is there twice", name="speculators", value=self.speculators)
         self.winner.assign(target.n_seq_max, -1)
-        self.least_rows = 1
-        self.watched = -1
         self.n_vocab = <int32_t> target.n_vocab
         self.checked = os.environ.get("PYSPEC_CHECK", "0") not in ("", "0") if check is None else bool(check)
         self.sequences.resize(target.n_seq_max)
         self.borrowed = [None] * target.n_seq_max
-        self.constraints = [None] * target.n_seq_max
-        self.mask_rows = [None] * target.n_seq_max
+        self.constraints = Constraints(target.n_seq_max, self.n_vocab)
+        self.exact = ExactRows()
 
     def __dealloc__(self):
         if self.batch != NULL:
@@ -234,8 +223,7 @@ cdef class Decoder:
             n_held = 0
         configure(&s.sampler, plan)
         self.borrowed[seq] = plan
-        self.constraints[seq] = plan.constraint
-        s.constrained = plan.constraint is not None
+        self.constraints.begin(seq, s, plan.constraint)
         s.active = True
         s.pending.assign(tokens.begin() + n_held, tokens.end())
         s.stop_tokens = stop_tokens
@@ -275,8 +263,7 @@ cdef class Decoder:
     cdef int give_back(self, int seq) except -1:
         """Lets go of the Python objects of a request."""
         self.borrowed[seq] = None
-        self.constraints[seq] = None
-        self.mask_rows[seq] = None
+        self.constraints.end(seq)
         return 0
 
     def held(self, int seq):
@@ -446,12 +433,14 @@ cdef class Decoder:
                 for seq in range(self.sequences.size()):
                     if self.winner[seq] < 0 and not self.sequences[seq].draft.empty():
                         self.winner[seq] = which
-                        self.fit_to_sampler(seq)
+                        self.constraints.fit(&self.sequences[seq])
         finally:
             speculator.leave()
-        if self.any_constrained():
-            self.constrain([seq for seq in range(self.sequences.size())
-                            if self.sequences[seq].constrained and self.winner[seq] == which])
+        if self.constraints.any(&self.sequences):
+            self.constraints.constrain([seq for seq in range(self.sequences.size())
+                                        if self.sequences[seq].constrained and self.winner[seq] == which],
+                                       &self.sequences)
+        self.drop_winners()
 
     def offer(self, int seq, tokens):
         """Takes a draft from elsewhere for a sequence that has none yet, cut to its budget.
@@ -468,9 +457,10 @@ cdef class Decoder:
             s.draft.push_back(<llama_token> token)
         if not s.draft.empty():
             self.winner[seq] = <int32_t> len(self.speculators)
-            self.fit_to_sampler(seq)
+            self.constraints.fit(s)
             if s.constrained:
-                self.constrain([seq])
+                self.constraints.constrain([seq], &self.sequences)
+            self.drop_winners()
         return s.draft.size()
 
     def forced(self, int seq):
@@ -478,7 +468,7 @@ cdef class Decoder:
         cdef Sequence * s = self.sequence(seq)
         if not s.constrained or not s.generating() or s.budget <= 0 or not s.refusal.empty():
             return []
-        return self.constraints[seq].forced(s.budget)
+        return self.constraints.forced(seq, s.budget)
 
     def verify(self):
         """One target decode of all planned sequences; samples, commits, cuts all memories.
@@ -488,8 +478,11 @@ cdef class Decoder:
                 round, without its draft, and the round may be tried again.
         """
         cdef int32_t code
-        if self.any_constrained():
-            self.constrain([seq for seq in range(self.sequences.size()) if self.needs_masks(seq)])
+        if self.constraints.any(&self.sequences):
+            self.constraints.constrain(
+                [seq for seq in range(self.sequences.size()) if self.constraints.needs_masks(seq, &self.sequences[seq])],
+                &self.sequences)
+            self.drop_winners()
         self.fill_batch()
         if self.n_rows == 0:
             return
@@ -501,8 +494,8 @@ cdef class Decoder:
                 code = self.decode_and_choose()
             if code == 0:
                 self.commit_all()
-                if self.any_constrained():
-                    self.follow()
+                if self.constraints.any(&self.sequences):
+                    self.constraints.follow(&self.sequences)
             else:
                 self.roll_back()
         finally:
@@ -534,22 +527,12 @@ cdef class Decoder:
         Raises:
             InvalidRequest: a number is out of range, or a row is to be thrown away where the memory can't be cut.
         """
-        if width < 1 or not 1 <= least_rows <= width:
-            raise InvalidRequest(f"an exact decode has 1 row or more, and {least_rows} of a sequence do not fit into "
-                                 f"{width}", name="width", value=width)
-        if least_rows > 1 and self.rollback != "cut":
-            raise InvalidRequest(f"least_rows is {least_rows}, and rows can't be thrown away where rollback is "
-                                 f"{self.rollback!r}", name="least_rows", value=least_rows)
-        self.exact_width = width
-        self.least_rows = least_rows
-        self.exact_threads = (self.target.n_threads, self.target.n_threads_batch)
+        self.exact.set(self.target, self.rollback, width, least_rows)
 
     def watch(self, int seq):
         """Remembers the last row of a sequence that the next `verify` commits, for `compare_watched`."""
         self.sequence(seq)
-        self.watched = seq
-        self.watched_row.clear()
-        self.watched_state = None if self.rollback == "cut" else self.target.state_seq_get(seq)
+        self.exact.watch(self.target, seq, self.rollback == "cut")
 
     def compare_watched(self):
         """Decodes the last committed token of the watched sequence again, by itself, and compares its row of logits.
@@ -561,40 +544,29 @@ cdef class Decoder:
         Raises:
             AssertionError: they are not, and the invariants are checked.
         """
-        cdef int32_t seq = self.watched
+        cdef llama_seq_id seq = self.exact.watched
         cdef Sequence * s
         cdef int32_t n
-        cdef int32_t code
-        cdef bint same
-        cdef const float * logits
-        self.watched = -1
-        if seq < 0 or self.watched_row.empty():
-            self.watched_state = None
+        cdef int verdict
+        cdef bint can_cut = self.rollback == "cut"
+        if not self.exact.take():
             return None
         s = self.sequence(seq)
-        n = 1
-        if self.watched_state is not None:
-            n = <int32_t> s.emitted.size()
-            self.target.state_seq_set(self.watched_state, seq)
-            self.watched_state = None
+        n = self.exact.put_back(self.target, seq, s)
         self.enter(True)
         try:
             with nogil:
-                code = self.decode_again(seq, n)
-            if code != 0:
+                verdict = self.exact.compare(self.target, self.batch, seq, s, n, can_cut)
+            if verdict < 0:
                 self.read_from_the_start(seq)
                 return None
-            logits = llama_get_logits_ith(self.target.ptr, 0)
-            same = memcmp(logits, self.watched_row.data(), self.n_vocab * sizeof(float)) == 0
         finally:
             self.leave()
-        self.n_spot_checks += 1
-        self.n_spot_differences += not same
         if self.checked:
-            assert same, (f"sequence {seq}: the row of token {s.tokens.size() - 1} is not what it is alone; it was "
-                          f"computed in a decode of {self.n_rows} rows")
+            assert verdict, (f"sequence {seq}: the row of token {s.tokens.size() - 1} is not what it is alone; it was "
+                             f"computed in a decode of {self.n_rows} rows")
             self.check()
-        return same
+        return verdict == 1
 
     # -- what Python may know ------------------------------------------------------------------------------------
 
@@ -657,11 +629,11 @@ cdef class Decoder:
     def counts(self):
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
         counts = {
-            "target_calls": self.calls, "target_rows": self.rows,
-            "verify_us": self.verify_us, "sampling_us": self.sampling_us,
+            "target_calls": self.calls + self.exact.calls, "target_rows": self.rows + self.exact.rows,
+            "verify_us": self.verify_us + self.exact.us, "sampling_us": self.sampling_us,
             "checkpoints": self.n_checkpoints, "restores": self.n_restores, "replayed_rows": self.replayed_rows,
-            "checkpoint_us": self.checkpoint_us, "grammar_us": self.grammar_us,
-            "spot_checks": self.n_spot_checks, "spot_differences": self.n_spot_differences,
+            "checkpoint_us": self.checkpoint_us, "grammar_us": self.constraints.us,
+            "spot_checks": self.exact.n_checks, "spot_differences": self.exact.n_differences,
             "draft_calls": 0, "draft_rows": 0, "draft_failures": 0, "draft_us": 0, "draft_decode_us": 0, "draft_read_us": 0,
         }
         for speculator in self.speculators:
@@ -669,6 +641,13 @@ cdef class Decoder:
         return counts
 
     # -- the round -----------------------------------------------------------------------------------------------
+
+    cdef void drop_winners(self) noexcept nogil:
+        """A draft of which a grammar has left nothing is nobody's: another speculator may be asked."""
+        cdef size_t seq
+        for seq in range(self.sequences.size()):
+            if self.sequences[seq].draft.empty():
+                self.winner[seq] = -1
 
     cdef void fill_batch(self) noexcept nogil:
         """Seed and draft of every generating sequence, a chunk of what the others have to read."""
@@ -685,7 +664,7 @@ cdef class Decoder:
         for seq in range(<llama_seq_id> self.sequences.size()):
             self.sequences[seq].n_rows = 0
         self.arrange()
-        each = self.rows_each()
+        each = self.exact.rows_each(&self.sequences, &self.order)
         for seq in self.order:
             s = &self.sequences[seq]
             n = <int32_t> s.tokens.size()
@@ -736,16 +715,6 @@ cdef class Decoder:
                 else:
                     self.order.push_back(seq)
 
-    cdef int32_t rows_each(self) noexcept nogil:
-        """Rows that each generating sequence gets at least: in exact mode with company, as many as any of them."""
-        cdef llama_seq_id seq
-        cdef int32_t n = self.least_rows
-        if n > 1:
-            for seq in self.order:
-                if self.sequences[seq].generating():
-                    n = max(n, 1 + <int32_t> self.sequences[seq].draft.size())
-        return n
-
     cdef bint reads_in_batch(self, llama_seq_id seq) noexcept nogil:
         """Whether rows of the sequence's prompt are in the batch."""
         cdef Sequence * s = &self.sequences[seq]
@@ -760,31 +729,11 @@ cdef class Decoder:
             self.roll_back()
             raise InvalidRequest(
                 f"{self.n_outputs} output rows were planned, n_outputs_max is {self.target.n_outputs_max}")
-        if self.exact_width > 0:
-            self.require_exact()
-        return 0
-
-    cdef int require_exact(self) except -1:
-        """Nothing is decoded in exact mode in another way than was found to be exact."""
-        cdef llama_seq_id seq
-        cdef int32_t n_generating = 0
-        threads = (llama_n_threads(self.target.ptr), llama_n_threads_batch(self.target.ptr))
-        if threads != self.exact_threads:
+        try:
+            self.exact.require(self.target, &self.sequences, &self.order, self.n_rows)
+        except BaseException:
             self.roll_back()
-            raise StateError(f"the context's threads were changed from {self.exact_threads} to {threads}; what decodes "
-                             "are exact was found out with the first, so open another engine")
-        for seq in self.order:
-            n_generating += self.sequences[seq].generating()
-        if n_generating == 0 and self.order.size() <= 1:
-            return 0
-        if n_generating < <int32_t> self.order.size():
-            self.roll_back()
-            raise InvalidRequest("in exact mode a prompt is read in a decode of its own", name="prompt_rows")
-        if self.n_rows > self.exact_width:
-            n_rows = self.n_rows
-            self.roll_back()
-            raise InvalidRequest(f"{n_rows} rows were planned, and decodes are exact up to {self.exact_width}",
-                                 name="budget", value=n_rows)
+            raise
         return 0
 
     cdef int32_t decode_and_choose(self) noexcept nogil:
@@ -800,42 +749,9 @@ cdef class Decoder:
             for seq in range(<llama_seq_id> self.sequences.size()):
                 if self.sequences[seq].n_rows > 0:
                     self.choose_tokens(seq)
-            if self.watched >= 0:
-                self.keep_watched_row()
+            if self.exact.watched >= 0:
+                self.exact.keep(self.target, &self.sequences[self.exact.watched], self.n_rows)
             self.sampling_us += llama_time_us() - t1
-        return code
-
-    cdef void keep_watched_row(self) noexcept nogil:
-        """Copies the row behind which the watched sequence's last token was chosen, if it was beside others."""
-        cdef Sequence * s = &self.sequences[self.watched]
-        cdef const float * logits
-        if s.generating() and not s.emitted.empty() and self.n_rows > self.least_rows:
-            logits = llama_get_logits_ith(self.target.ptr, s.first_row + <int32_t> s.emitted.size() - 1)
-            self.watched_row.assign(logits, logits + self.n_vocab)
-
-    cdef int32_t decode_again(self, llama_seq_id seq, int32_t n_tokens) noexcept nogil:
-        """Computes the last committed tokens of a sequence once more, one by one, each with no more than the company it
-        has to have. The row of the last one is row 0."""
-        cdef Sequence * s = &self.sequences[seq]
-        cdef int32_t end = <int32_t> s.tokens.size()
-        cdef int64_t t0 = llama_time_us()
-        cdef int32_t at
-        cdef int32_t i
-        cdef int32_t code = 0
-        if self.n_cuttable >= <int32_t> self.target.n_ctx:
-            llama_memory_seq_rm(self.memory, seq, end - n_tokens, -1)
-        for at in range(end - n_tokens, end):
-            llama_batch_ext_clear(self.batch)
-            for i in range(self.least_rows):
-                add_row(self.batch, s.tokens[at], at + i, seq, True)
-            code = decode_and_wait(self.target.handle.head_lock, self.target.ptr, self.batch)
-            self.calls += 1
-            self.rows += self.least_rows
-            if code != 0:
-                break
-            if self.least_rows > 1:
-                llama_memory_seq_rm(self.memory, seq, at + 1, -1)
-        self.verify_us += llama_time_us() - t0
         return code
 
     cdef void choose_tokens(self, llama_seq_id seq) noexcept nogil:
@@ -894,94 +810,6 @@ cdef class Decoder:
             return False
         s.emitted.push_back(drafted)
         return True
-
-    # -- grammars ------------------------------------------------------------------------------------------------
-
-    cdef bint any_constrained(self) noexcept nogil:
-        cdef size_t seq
-        for seq in range(self.sequences.size()):
-            if self.sequences[seq].constrained:
-                return True
-        return False
-
-    cdef bint needs_masks(self, llama_seq_id seq):
-        """It chooses a token this round, and nobody has worked out yet which ones may be chosen."""
-        cdef Sequence * s = &self.sequences[seq]
-        return (s.active and s.planned and s.constrained and s.masks == NULL and s.chooses() and s.refusal.empty()
-                and self.constraints[seq].masker is not None)
-
-    cdef void fit_to_sampler(self, llama_seq_id seq) noexcept nogil:
-        """Ends a draft before the first token that a grammar sampler refuses."""
-        cdef Sequence * s = &self.sequences[seq]
-        cdef int64_t t0
-        if s.sampler.grammar == NULL:
-            return
-        t0 = llama_time_us()
-        self.refuse_from(seq, s.sampler.fitting(s.draft))
-        self.grammar_us += llama_time_us() - t0
-
-    cdef void refuse_from(self, llama_seq_id seq, int32_t n) noexcept nogil:
-        cdef Sequence * s = &self.sequences[seq]
-        if n < <int32_t> s.draft.size():
-            s.refuse_from(n)
-            if n == 0:
-                self.winner[seq] = -1
-
-    cdef int constrain(self, list seqs) except -1:
-        """Masks for what stands behind the seed and each drafted token; a draft ends before a token that may not stand
-        there."""
-        cdef int64_t t0 = llama_time_us()
-        cdef list masked = []
-        cdef Sequence * s
-        cdef const uint32_t[:, ::1] rows
-        for seq in seqs:
-            if self.constraints[seq].masker is None:
-                self.refuse_from(seq, self.constraints[seq].fitting(self.sequences[<int> seq].draft))
-            else:
-                masked.append(seq)
-        if masked:
-            masker = self.constraints[masked[0]].masker
-            filled = masker.fill([(self.constraints[seq], self.sequences[<int> seq].draft) for seq in masked])
-            for seq, (mask_rows, n_fitting) in zip(masked, filled):
-                s = &self.sequences[<int> seq]
-                rows = mask_rows
-                if rows.shape[0] <= n_fitting or 32 * rows.shape[1] < self.n_vocab:
-                    raise AssertionError(f"masks of shape {mask_rows.shape} for a draft of {n_fitting}")
-                self.mask_rows[seq] = mask_rows
-                s.masks = &rows[0, 0]
-                s.mask_words = <int32_t> rows.shape[1]
-                self.refuse_from(seq, n_fitting)
-                self.take_refusal(seq)
-        self.grammar_us += llama_time_us() - t0
-        return 0
-
-    cdef int follow(self) except -1:
-        """Tells the constraints what was emitted; of those that waited, some may have become what they waited for."""
-        cdef int64_t t0 = llama_time_us()
-        cdef llama_seq_id seq
-        cdef Sequence * s
-        for seq in range(<llama_seq_id> self.sequences.size()):
-            s = &self.sequences[seq]
-            if not s.constrained or s.n_rows == 0 or s.emitted.empty():
-                continue
-            constraint = self.constraints[seq].accept(s.emitted)
-            if isinstance(constraint, Sampler):
-                s.sampler.grammar = (<Sampler> constraint).use()
-                s.constrained = False
-                self.borrowed[seq] = (self.borrowed[seq], constraint)
-                self.constraints[seq] = None
-            else:
-                self.constraints[seq] = constraint
-                self.take_refusal(seq)
-        self.grammar_us += llama_time_us() - t0
-        return 0
-
-    cdef int take_refusal(self, llama_seq_id seq) except -1:
-        """What ends the request, if the constraint can't go on."""
-        error = self.constraints[seq].error
-        if error is not None:
-            self.sequences[seq].refusal = error.encode()
-        return 0
 
     # -- memories that can't be cut ------------------------------------------------------------------------------
 

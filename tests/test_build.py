@@ -25,6 +25,8 @@ from building import (
     succeed,
 )
 
+from pyspec import build_info
+
 if not (ROOT / "setup.py").exists():
     pytest.skip("needs the source tree around the tests", allow_module_level=True)
 
@@ -172,7 +174,10 @@ class TestImport:
         assert bare_python(code, ROOT).stderr == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a second CPU backend is built on Linux")
+@pytest.mark.skipif(
+    sys.platform != "linux" or "GGML_LLAMAFILE" not in build_info()["ggml_options"],
+    reason="a second CPU backend is built on Linux, where the first has llamafile's kernels",
+)
 class TestCpuBackends:
     """Two in one package, and PYSPEC_LLAMAFILE says which one a process has."""
 

@@ -261,6 +261,7 @@ def test_the_command(tiny: Tiny, capfd: pytest.CaptureFixture[str]) -> None:
     assert document["variants"][0]["found"]["limit"] == 3
     table, _ = run(capfd, *args)
     assert "exact rows" in table and "ms per decode" in table and all(name in table for name in names)
+    assert f"CPU backend {'with' if HAS_LLAMAFILE else 'without'} llamafile's matrix product." in table
 
 
 def test_the_command_writes_a_file(tiny: Tiny, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

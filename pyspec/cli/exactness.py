@@ -139,7 +139,8 @@ def tables(name: str, found: list[Variant]) -> RenderableType:
         costs.add_column(str(rows), justify="right")
     for variant in found:
         costs.add_row(variant.name, *(_ms(variant.found, rows) for rows in shown))
-    return Group(table, costs, Text("\n".join(conclusions(found))))
+    backend = f"CPU backend {'with' if build_info()['llamafile'] else 'without'} llamafile's matrix product."
+    return Group(table, costs, Text("\n".join([*conclusions(found), backend])))
 
 
 def _width(width: int, limit: int) -> str:

@@ -1,0 +1,2 @@
+class ExactRows:
+    """How wide a decoder's decodes may be, and the row that is looked at again."""
