@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import functools
 import json
 import platform
 import statistics
@@ -83,7 +82,7 @@ def numbered(n: int, n_prompts: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def engine_process(report: Report, name: str, **parameters: Any) -> Iterator[Load]:
+def engine_process(report: Report, name: str, *, steady: bool = False, **parameters: Any) -> Iterator[Load]:
     """An engine in a process of its own: its threads and its reader's are all it has."""
     process = subprocess.Popen(
         [sys.executable, str(WORKER), json.dumps(parameters)],
@@ -98,7 +97,7 @@ def engine_process(report: Report, name: str, **parameters: Any) -> Iterator[Loa
             sys.exit(f"the process of {name!r} ended with {process.wait()}, see above")
         return json.loads(line)
 
-    def load(prompts: list[str], n_tokens: int, n_at_once: int, *, steady: bool = False) -> list[Record]:
+    def load(prompts: list[str], n_tokens: int, n_at_once: int) -> list[Record]:
         order = {"prompts": prompts, "n_tokens": n_tokens, "n_at_once": n_at_once, "steady": steady}
         process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()
@@ -137,14 +136,16 @@ def programs(args: argparse.Namespace, report: Report) -> Iterator[dict[str, Loa
     with contextlib.ExitStack() as stack:
         opened = {
             PYSPEC: engine_process(report, PYSPEC, **engine, draft_model=draft, speculation="auto"),
+            PYSPEC_STEADY: engine_process(
+                report, PYSPEC_STEADY, steady=True, **engine, draft_model=draft, speculation="auto"
+            ),
             PYSPEC_PLAIN: engine_process(report, PYSPEC_PLAIN, **engine, speculation=None),
         }
         for n_max in args.lengths:
             name = f"llama-server {n_max}"
             opened[name] = server_process(report, name, [*server, *drafting, "--spec-draft-n-max", str(n_max)])
         opened[SERVER_PLAIN] = server_process(report, SERVER_PLAIN, server)
-        running = {name: stack.enter_context(program) for name, program in opened.items()}
-        yield {**running, PYSPEC_STEADY: functools.partial(running[PYSPEC], steady=True)}
+        yield {name: stack.enter_context(program) for name, program in opened.items()}
 
 
 def measure(args: argparse.Namespace, report: Report) -> Iterator[Measurement]:
