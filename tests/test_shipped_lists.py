@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyspec import DraftModel, Engine, SamplingParams, models
+from pyspec import DraftModel, Engine, SamplingParams
 from pyspec._llama import Model
+from pyspec.models import catalog
 from pyspec.speculation import shipped_lists
 from pyspec.speculation.draft_vocab import special_tokens
 from pyspec.speculation.shipped_lists import FOLDER, shipped_list
@@ -28,7 +29,7 @@ def path(name: str, request: pytest.FixtureRequest) -> Path:
 
 def test_there_is_one_for_every_model_that_is_fetched() -> None:
     assert sorted(path.stem for path in FOLDER.iterdir()) == NAMES
-    assert {info.base for info in models.list_models()} == set(NAMES)
+    assert sorted(catalog.SOURCES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

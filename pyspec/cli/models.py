@@ -20,7 +20,8 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "models",
         help="list and fetch the registered models",
-        description="The models that have a name: two are fetched, the others made from them by quantizing.",
+        description="The models that have a name: two are fetched, one comes with the package, the others are made "
+        "from the two by quantizing.",
     )
     actions = parser.add_subparsers(title="commands", dest="action", required=True, metavar="COMMAND")
     listing = actions.add_parser("list", help="show all registered models and which are there")
@@ -51,7 +52,7 @@ def _list(args: argparse.Namespace) -> int:
         state = f"[{style[info.state]}]{info.state}[/]"
         size = f"{info.size / 1e6:,.0f} MB"
         number = len(info.packages)
-        origin = f"{number} package{'s'[: number > 1]}" if number else info.base
+        origin = f"{number} package{'s'[: number > 1]}" if number else info.base if info.base != info.name else "pyspec"
         table.add_row(info.name, info.file_type, size, state, origin, info.licence)
     console = output_console()
     console.print(table)

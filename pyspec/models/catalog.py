@@ -1,6 +1,7 @@
 """The registered models: which packages carry them, what the files must hash to, what is made from what.
 
-Two real models come inside Python packages, which any package index that pip is set up for can serve.
+Two real models come inside Python packages, which any package index that pip is set up for can serve. A tiny one, made
+for this package, comes with it (docs/trained-mtp.md).
 All others are made from those two by quantizing (:mod:`pyspec.models.derive`). A file of 32-bit floats
 computes the same function as the quantized file it was made from, at several times the memory traffic:
 the two are an honest pair of target and draft.
@@ -9,6 +10,7 @@ the two are an honest pair of target and draft.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 FileType = Literal["q4_1", "q4_k_m", "f32", "f16", "q8_0", "q4_0"]
@@ -104,7 +106,29 @@ class DerivedModel:
         return SOURCES[self.source].license
 
 
-Entry: TypeAlias = SourceModel | DerivedModel
+@dataclass(frozen=True)
+class ShippedModel:
+    """A model that comes with this package.
+
+    Attributes:
+        sha256: of its file.
+    """
+
+    name: str
+    title: str
+    file_type: FileType
+    filename: str
+    size: int
+    sha256: str
+    license: License
+
+    @property
+    def path(self) -> Path:
+        """Where its file is."""
+        return Path(__file__).parent / "data" / self.filename
+
+
+Entry: TypeAlias = SourceModel | DerivedModel | ShippedModel
 
 
 def _gemma_package(number: int, wheel_size: int, size: int, sha256: str) -> Package:
@@ -194,4 +218,20 @@ DERIVED: dict[str, DerivedModel] = {
     )
 }
 
-CATALOG: dict[str, Entry] = {**SOURCES, **DERIVED}
+SHIPPED: dict[str, ShippedModel] = {
+    "tiny-mtp": ShippedModel(
+        name="tiny-mtp",
+        title="tiny-mtp",
+        file_type="q8_0",
+        filename="tiny-mtp.gguf",
+        size=2_796_032,
+        sha256="4f4da4f6850ce14db50b99528ba1a0fb02889de021f6c638f05a087571256091",
+        license=License(
+            name="MIT",
+            note="tiny-mtp comes with pyspec and has its licence; its text is Python's documentation (PSF licence).",
+            url="https://docs.python.org/3/license.html",
+        ),
+    )
+}
+
+CATALOG: dict[str, Entry] = {**SOURCES, **DERIVED, **SHIPPED}

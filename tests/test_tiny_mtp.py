@@ -1,0 +1,93 @@
+"""The small trained model that comes with the package: what its layers draft is accepted, and the text is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyspec import DraftMTP, Engine, Result, SamplingParams, models
+from pyspec.gguf_header import read_gguf
+from pyspec.models import cache, catalog
+
+PROMPTS = (
+    "Return the number of",
+    "This module provides",
+    "The following example shows how to",
+    "A list of the names that",
+    "If the argument is not a string, a",
+    "Read up to n bytes from the",
+    'The "import" statement',
+    "Create a new thread and",
+)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=96, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.7, seed=11, max_tokens=96, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def path() -> Path:
+    return models.resolve("tiny-mtp")
+
+
+@pytest.fixture(scope="module")
+def plain(path: Path) -> dict[SamplingParams, list[list[int]]]:
+    with Engine(path, speculation=None, n_threads=1) as engine:
+        return {params: [engine.generate(p, params).token_ids for p in PROMPTS] for params in (GREEDY, SAMPLED)}
+
+
+def results(path: Path, params: SamplingParams, n_slots: int = 1, **draft: object) -> list[Result]:
+    """What an engine writes to all prompts, as many at once as it has slots."""
+    spec = DraftMTP(**draft)  # type: ignore[arg-type]
+    with Engine(path, speculation=spec, n_slots=n_slots, n_threads=1) as engine:
+        return [generation.result(120) for generation in [engine.submit(p, params) for p in PROMPTS]]
+
+
+def accepted_per_round(found: list[Result]) -> float:
+    return sum(result.stats.accepted for result in found) / sum(result.stats.rounds for result in found)
+
+
+def test_the_file_is_the_one_the_figures_are_of(path: Path) -> None:
+    entry = catalog.SHIPPED["tiny-mtp"]
+    assert (path.stat().st_size, cache.sha256_of(path)) == (entry.size, entry.sha256)
+    assert entry.size <= 12_000_000
+    header = read_gguf(path)
+    assert (header.arch, header.key("nextn_predict_layers", 0)) == ("step35", 3)
+
+
+@pytest.mark.parametrize("n_max", [1, 2, 3])
+@pytest.mark.parametrize("n_slots", [1, 4])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_the_text_is_that_of_plain_decoding(
+    path: Path, plain: dict[SamplingParams, list[list[int]]], n_max: int, n_slots: int, params: SamplingParams
+) -> None:
+    found = results(path, params, n_slots, n_max=n_max)
+    assert [result.token_ids for result in found] == plain[params]
+    assert all(result.stats.draft_failures == 0 for result in found)
+
+
+def test_each_layer_adds_tokens(path: Path) -> None:
+    """One drafted token, made by the first layer, is accepted more often than not; the layers behind it add to that."""
+    one, two, three = (accepted_per_round(results(path, GREEDY, n_max=n)) for n in (1, 2, 3))
+    assert one >= 0.6
+    assert one + 0.1 < two < three
+    assert accepted_per_round(results(path, SAMPLED, n_max=1)) >= 0.3
+
+
+def test_a_part_of_the_vocabulary(path: Path, plain: dict[SamplingParams, list[list[int]]]) -> None:
+    """Fewer rows of the output head, little less accepted."""
+    whole = results(path, GREEDY, 4, n_max=3)
+    part = results(path, GREEDY, 4, n_max=3, vocab=tuple(range(900)), vocab_slots=60)
+    assert [result.token_ids for result in part] == plain[GREEDY]
+    assert 0.7 * accepted_per_round(whole) < accepted_per_round(part)
+    with Engine(path, speculation=DraftMTP(vocab=tuple(range(900)), vocab_slots=60), n_threads=1) as engine:
+        vocab = engine.config.draft_vocab
+        assert vocab is not None and vocab.unused_because is None and vocab.n_rows == 960
+        assert engine.memory()["draft.head"] == vocab.n_bytes
+
+
+def test_it_is_found_by_itself(path: Path) -> None:
+    """Nobody has to say that the file has something to draft with."""
+    with Engine("tiny-mtp", n_threads=1) as engine:
+        assert engine.config.speculators[-1] == "draft-mtp"
+        result = engine.generate(PROMPTS[0], GREEDY)
+        assert result.token_ids == engine.generate(PROMPTS[0], GREEDY, n_draft_max=0).token_ids
