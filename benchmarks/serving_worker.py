@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """One pyspec engine in a process of its own, for `serving.py`: loads come in and records go out, a line of JSON each.
 
-The argument is a JSON object of `pyspec.Engine`'s parameters. A load is an object with ``prompts``, ``n_tokens``,
-``n_at_once`` and ``steady``. The first line that comes out describes the engine.
+The argument is a JSON object of `pyspec.Engine`'s parameters; speculators are a list of dictionaries, as for
+`speculation.settings.from_settings`. A load is an object with ``prompts``, ``n_tokens``, ``n_at_once`` and ``steady``.
+The first line that comes out describes the engine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from load import Record, drive
 
 from pyspec import Chunk, Engine, Generation, SamplingParams
+from pyspec.speculation.settings import from_settings
 
 Event = tuple[Generation, Chunk]
 
@@ -45,10 +47,13 @@ def finish(events: list[Event]) -> dict[str, Any]:
 
 
 def main() -> None:
-    with Engine(**json.loads(sys.argv[1])) as engine:
+    parameters = json.loads(sys.argv[1])
+    if isinstance(parameters.get("speculation"), list):
+        parameters["speculation"] = from_settings(parameters["speculation"])
+    with Engine(**parameters) as engine:
         config = engine.config.to_dict()
         for part in (config["target"], config["draft"], config["draft_options"]):
-            if part:
+            if part and part["path"]:
                 part["path"] = Path(part["path"]).name  # the report is about the model, not about this machine
         print(json.dumps(config), flush=True)
         for line in sys.stdin:

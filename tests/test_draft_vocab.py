@@ -124,6 +124,18 @@ def test_the_head_is_chosen_by_all_that_could_draft(tiny: Callable[[str], Path])
     assert head.counts()["decodes"] > head.counts()["reduced_decodes"] > 0
 
 
+def test_sequences_that_draft_together_draft_as_alone(tiny: Callable[[str], Path]) -> None:
+    """One decode chooses for all of them."""
+    draft = DraftModel(tiny("llama"), n_max=4, vocab=range(192), vocab_slots=0, vocab_max_miss=1.0)
+    prompts = [[i, 5, 9] for i in range(20, 24)]
+    accepted = []
+    for n_slots in (1, 4):
+        with Engine(tiny("llama"), speculation=draft, n_slots=n_slots, **OPTIONS) as engine:
+            generations = [engine.submit(prompt, GREEDY) for prompt in prompts]
+            accepted.append([generation.result(60).stats.accepted for generation in generations])
+    assert accepted[0] == accepted[1] and sum(accepted[0]) > 0
+
+
 def test_only_listed_tokens_are_drafted(tiny: Callable[[str], Path]) -> None:
     ids = tuple(range(1, 256, 4))
     speculation = DraftModel(tiny("llama"), n_max=4, vocab=ids, vocab_slots=0, vocab_max_miss=1.0)

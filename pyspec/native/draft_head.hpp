@@ -114,6 +114,9 @@ private:
         ggml_tensor * logits = ggml_view_1d(ctx, data->logits, n, 0);
         ggml_tensor * rows = ggml_top_k(ctx, logits, graph.n_best);
         ggml_tensor * best = ggml_get_rows(ctx, ggml_reshape_2d(ctx, logits, 1, n), rows);
+        // With either head, or memory planned for the whole one would let the next sequence's nodes overwrite them.
+        ggml_set_output(rows);
+        ggml_set_output(best);
         if (choose) {
             data->logits = best;
             data->candidates = rows;
