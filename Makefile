@@ -14,13 +14,13 @@ export PATH := $(abspath $(bin)):$(PATH)
 
 PROMPT ?= Write a short story about a lighthouse keeper who finds a message in a bottle.
 
-# What pyproject.toml lists, to build with and to run with. (tomllib came with Python 3.11; pip carries its
-# predecessor.)
+# What pyproject.toml lists, to build with and to run with; not what only tools/train needs, as PyTorch is large.
+# (tomllib came with Python 3.11; pip carries its predecessor.)
 define requirements
 try: import tomllib
 except ImportError: from pip._vendor import tomli as tomllib
 p = tomllib.load(open("pyproject.toml", "rb"))
-extras = p["project"]["optional-dependencies"].values()
+extras = [needed for name, needed in p["project"]["optional-dependencies"].items() if name != "train"]
 print(*p["build-system"]["requires"], *p["project"]["dependencies"], *sum(extras, []), sep="\n")
 endef
 export requirements
