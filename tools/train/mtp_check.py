@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from mtp_model import TinyMTP
-from mtp_text import BOS
 
 from pyspec import DraftMTP, Engine, SamplingParams
 from pyspec._llama import Batch, Context, Model
+from tools.train.mtp_model import TinyMTP
+from tools.train.mtp_text import BOS
 
 N_TOKENS = 192  # of a text that is looked at
 POSITIONS = (7, 30, 100, 180)  # where drafts of several layers are compared

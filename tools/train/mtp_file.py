@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
-import mtp_text
 import numpy as np
-from mtp_model import Shape, TinyMTP
+
+from tools.train import mtp_text
+from tools.train.mtp_model import Shape, TinyMTP
 
 
 def write_vocabulary(path: Path, pieces: Sequence[str]) -> None:

@@ -2,8 +2,8 @@
 """Trains tiny-mtp, the small model with three NextN layers that comes with the package, from nothing.
 
     pip install torch gguf tqdm                   # the extra `train`
-    python tools/train/mtp_train.py               # all of it, or on from where it was stopped
-    python tools/train/mtp_train.py --only check  # the file again, what it computes, what it accepts
+    python -m tools.train.mtp_train               # all of it, or on from where it was stopped
+    python -m tools.train.mtp_train --only check  # the file again, what it computes, what it accepts
 
 Everything is kept in build/train/mtp/. What is trained is an architecture libllama knows (step35, with dense layers),
 small enough for a minute's CPU time to matter: see mtp_model.py for what it computes, mtp_text.py for its text. The
@@ -22,17 +22,16 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import mtp_check
-import mtp_text
 import numpy as np
 import torch
-from mtp_file import write_model, write_vocabulary
-from mtp_model import Shape, TinyMTP
 from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
 from pyspec._llama import Model, quantize
+from tools.train import mtp_check, mtp_text
+from tools.train.mtp_file import write_model, write_vocabulary
+from tools.train.mtp_model import Shape, TinyMTP
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "train" / "mtp"
