@@ -42,10 +42,11 @@ class DraftHistory:
 
 @dataclass
 class SequenceState:
-    """What the controller knows of one request."""
+    """What the controller knows of one request; `n_drafts`: so many drafts that rests on, empty ones as well."""
 
     history: DraftHistory
     rates: PositionRates
+    n_drafts: int = 0
     free: dict[str, FreeDrafts] = field(default_factory=dict)
     idle_rounds: int = 0
     patience: int = 16

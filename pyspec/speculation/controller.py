@@ -82,6 +82,8 @@ class LengthController:
     HORIZON = 96.0  # tokens over which the cost of reading up is spread
     FIRST_TRIES = 6  # rounds for which a new draft model is believed to be good
     BELIEF = 0.9  # how likely a token is accepted then
+    FIRST_LENGTH = 4  # so many tokens it drafts then, whatever they look like
+    OWN_TRIES = 3  # drafts of a request before it counts how these fared, rather than others' drafts
     GUESS_WEIGHT = 3.0  # what is guessed of drafts before there were any counts as so many rounds
 
     def __init__(self, *, n_max: int, n_rows_max: int, own_pools: bool = False) -> None:
@@ -187,7 +189,7 @@ class LengthController:
 
     def _pays_alone(self, state: SequenceState, reading_ms: float, prompt_rows: int) -> bool:
         """Whether a sequence that has the batch to itself should draft: as its rounds with a draft went lately."""
-        history = state.history
+        history = state.history if self._history is None or state.n_drafts >= self.OWN_TRIES else self._history
         plain_rate = 1.0 / (self._decode_ms(1, prompt_rows) + self._overhead_ms)
         if 1.0 + history.drafted + prompt_rows > self.n_rows_max:
             return False
@@ -201,7 +203,9 @@ class LengthController:
         self, seqs: Sequence[int], reading_ms: Sequence[float], n_plain: int, prompt_rows: int
     ) -> list[int]:
         """Lengths for several that share a batch, by the chance of each position of each."""
-        rates = [self._sequences[seq].rates.rates(self.n_max) for seq in seqs]
+        states = [self._sequences[seq] for seq in seqs]
+        general = self._model_rates.rates(self.n_max)
+        rates = [general if its.n_drafts < self.OWN_TRIES else its.rates.rates(self.n_max) for its in states]
         if self._n_known < self.FIRST_TRIES:
             rates = [[max(self.BELIEF, rate) for rate in its] for its in rates]
         n_all = n_plain + len(seqs)
@@ -309,8 +313,9 @@ class LengthController:
             end = next((i for i, least in enumerate(onwards) if least > 1.0), None)
             if end is not None and end + 1 < self.n_max:
                 onwards[end] = keep[end + 1] = 0.5
-        if is_new:  # nothing is known of what its confidence means
-            keep[0] = 0.0
+        if is_new:  # nothing is known of what its confidence means: this is how it is learned
+            keep[: self.FIRST_LENGTH] = [0.0] * len(keep[: self.FIRST_LENGTH])
+            onwards[: self.FIRST_LENGTH - 1] = [0.0] * len(onwards[: self.FIRST_LENGTH - 1])
         self._floors = keep, onwards
         return self._floors
 
@@ -426,6 +431,7 @@ class LengthController:
         self.calibration.observe(confidences, accepted)
         if confidences:
             state.rates.observe(len(confidences), accepted)
+        state.n_drafts += 1
         state.history.observe(emitted, len(confidences), steps, self._catching_up_ms)
         if self._history is None:
             self._history = self._guess()
