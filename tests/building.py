@@ -109,6 +109,7 @@ def check_wheel(file: Path) -> None:
         assert "pyspec/lib/without-llamafile/libggml-cpu-pyspec.so" in names
     assert "pyspec/py.typed" in names
     assert {Path(name).suffix for name in names if name.startswith("pyspec/")} <= {
+        ".gguf",
         ".py",
         ".pyi",
         ".so",

@@ -10,6 +10,7 @@ import pytest
 
 from pyspec import DraftModel, Engine, SamplingParams
 from pyspec._llama import Model
+from pyspec.bench.lossless import first_difference, gap_after, row_difference
 from pyspec.models import catalog
 from pyspec.speculation import shipped_lists
 from pyspec.speculation.draft_vocab import special_tokens
@@ -91,4 +92,9 @@ def test_engines_use_it(name: str, path: Path) -> None:
         text = "Once upon a time there was"
         drafted = engine.generate(text, params)
         assert drafted.stats.accepted > 12
-        assert drafted.token_ids == engine.generate(text, params, n_draft_max=0).token_ids
+        plain = engine.generate(text, params, n_draft_max=0)
+        at = first_difference(drafted.token_ids, plain.token_ids)
+        if at is not None:  # a near tie, which other row widths round the other way
+            tokens = [*plain.prompt_token_ids, *plain.token_ids]
+            allowed = 2 * row_difference(engine.model, tokens)
+            assert gap_after(engine.model, [*plain.prompt_token_ids, *plain.token_ids[:at]]) <= allowed
