@@ -17,7 +17,7 @@ from libc.string cimport memcmp
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from pyspec._llama cimport Context
+from pyspec._llama cimport Context, enter_all, leave_all
 from pyspec._sequence cimport Scored, Sequence, add_pair, add_row
 from pyspec.libllama cimport (
     llama_batch_ext,
@@ -150,20 +150,10 @@ cdef class DraftHead:
         self.head.reset()
 
     cdef int enter(self) except -1:
-        cdef int n = 0
-        cdef int i
-        try:
-            for n in range(len(self.contexts)):
-                (<Context> self.contexts[n]).enter(True)
-        except BaseException:
-            for i in range(n):
-                (<Context> self.contexts[i]).leave()
-            raise
-        return 0
+        return enter_all(self.contexts)
 
     cdef void leave(self) noexcept:
-        for context in self.contexts:
-            (<Context> context).leave()
+        leave_all(self.contexts)
 
     def close(self):
         """Frees the head; the context drafts with the whole one again. What uses this object can't be used any more."""

@@ -16,7 +16,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
-from pyspec._llama cimport Context
+from pyspec._llama cimport Context, enter_all, leave_all
 from pyspec._sequence cimport Sequence, decode_and_wait
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
@@ -136,22 +136,12 @@ cdef class HiddenRunner(ModelRunner):
         return 0
 
     cdef int enter(self) except -1:
-        cdef int n = 0
-        cdef int i
         if self.head is not None:
             self.head.require_open()
-        try:
-            for n in range(len(self.contexts)):
-                (<Context> self.contexts[n]).enter(True)
-        except BaseException:
-            for i in range(n):
-                (<Context> self.contexts[i]).leave()
-            raise
-        return 0
+        return enter_all(self.contexts)
 
     cdef void leave(self) noexcept:
-        for context in self.contexts:
-            (<Context> context).leave()
+        leave_all(self.contexts)
 
     # -- the target's rows ---------------------------------------------------------------------------------------
 

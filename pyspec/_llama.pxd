@@ -104,6 +104,11 @@ cdef class Context:
     cdef str model_arch(self)
 
 
+# Enter several at once, or none of them; and leave them.
+cdef int enter_all(list contexts) except -1
+cdef void leave_all(list contexts) noexcept
+
+
 cdef class Sampler:
     cdef llama_sampler * ptr           # NULL once closed or moved into a chain
     cdef bint owned

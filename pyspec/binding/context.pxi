@@ -595,3 +595,21 @@ cdef class Context:
             context += part.second.context
             compute += part.second.compute
         return {"model": model, "context": context, "compute": compute}
+
+
+cdef int enter_all(list contexts) except -1:
+    cdef int n = 0
+    cdef int i
+    try:
+        for n in range(len(contexts)):
+            (<Context> contexts[n]).enter(True)
+    except BaseException:
+        for i in range(n):
+            (<Context> contexts[i]).leave()
+        raise
+    return 0
+
+
+cdef void leave_all(list contexts) noexcept:
+    for context in contexts:
+        (<Context> context).leave()

@@ -187,7 +187,7 @@ class Job:
             self._tell()
 
     def delay(self) -> float | None:
-        """Seconds until the next chunk may be handed out; None: there is none. Call it with `changed` held."""
+        """Seconds until the next chunk may be handed out; None: there is none."""
         if not self.chunks:
             return None
         if self.pacer is None or self.done or self.full:

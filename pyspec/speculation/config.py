@@ -96,12 +96,7 @@ def check_drafting(draft: Any) -> None:
     """
     for name, least in _LEAST.items():
         check_integer(getattr(draft, name), name, least)
-    if draft.n_min > draft.n_max:
-        raise InvalidRequest(
-            f"n_min ({draft.n_min}) is above n_max ({draft.n_max}): no draft could ever be submitted",
-            name="n_min",
-            value=draft.n_min,
-        )
+    check_n_min(draft.n_min, draft.n_max)
     check_share(draft.p_min, "p_min")
     check_integer(draft.vocab_slots, "vocab_slots", 0)
     check_share(draft.vocab_max_miss, "vocab_max_miss")
@@ -142,6 +137,14 @@ def check_seconds(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidRequest(f"{name} must be seconds, more than 0, not {value!r}", name=name, value=value)
     return float(value)
+
+
+def check_n_min(n_min: int, n_max: int) -> None:
+    """Raises InvalidRequest where the shortest draft is longer than the longest."""
+    if n_min > n_max:
+        raise InvalidRequest(
+            f"n_min ({n_min}) is above n_max ({n_max}): no draft could ever be submitted", name="n_min", value=n_min
+        )
 
 
 def check_integer(value: object, name: str, low: int, high: int = 2**31 - 1) -> int:

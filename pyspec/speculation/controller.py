@@ -91,14 +91,8 @@ class LengthController:
         self.n_rows_max = n_rows_max
         self.own_pools = own_pools
         self.verify = RowCosts()
-        self.draft = RowCosts()
-        self.calibration = Calibration()
         self.decisions = Decisions()
-        self._sequences: dict[int, SequenceState] = {}
-        self._model_rates = PositionRates(forget=0.97)
         self._free_rates: dict[str, PositionRates] = {}
-        self._history: DraftHistory | None = None
-        self._n_known = 0
         self._overhead_ms = 0.2
         self._total_ms = 0.0
         self._catching_up_ms = 0.0  # in the last round, for each sequence
@@ -107,17 +101,33 @@ class LengthController:
         self._load = (0, 0, 0, True)  # for which they were computed
         self._refreshes = 0
         self._reduced = False
+        self._head = HeadBeliefs()
         self._other_head = HeadBeliefs()
+
+    @property
+    def draft(self) -> RowCosts:
+        """Costs of the draft model's steps, with the head in use."""
+        return self._head.draft
+
+    @property
+    def calibration(self) -> Calibration:
+        """What its confidence means, with that head."""
+        return self._head.calibration
+
+    @property
+    def _is_new(self) -> bool:
+        """Too little is known of the draft model yet."""
+        return self._head.n_known < self.FIRST_TRIES
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def begin(self, seq: int) -> None:
         """A request starts: it begins with what the requests before it brought."""
-        self._sequences[seq] = self._new_sequence()
+        self._head.sequences[seq] = self._new_sequence()
 
     def end(self, seq: int) -> None:
         """A request is over; what was particular to it is forgotten."""
-        self._sequences.pop(seq, None)
+        self._head.sequences.pop(seq, None)
         self._other_head.sequences.pop(seq, None)
 
     def use_head(self, *, reduced: bool) -> None:
@@ -129,22 +139,19 @@ class LengthController:
         if reduced == self._reduced:
             return
         self._reduced = reduced
-        now, sequences = self._other_head, self._sequences
-        self._other_head = HeadBeliefs(
-            self.draft, self.calibration, self._model_rates, self._history, self._n_known, sequences
-        )
-        self.draft, self.calibration, self._model_rates = now.draft, now.calibration, now.rates
-        self._history, self._n_known = now.history, now.n_known
-        self._sequences = {}
+        sequences = self._head.sequences
+        self._head, self._other_head = self._other_head, self._head
+        known_before = self._head.sequences
+        self._head.sequences = {}
         for seq, state in sequences.items():
-            known = now.sequences.get(seq) or self._new_sequence()
+            known = known_before.get(seq) or self._new_sequence()
             known.free = state.free
-            self._sequences[seq] = known
+            self._head.sequences[seq] = known
         self._floors_due = 0
 
     def _new_sequence(self) -> SequenceState:
-        general = self._history or self._guess()
-        return SequenceState(replace(general, weight=min(general.weight, 2.0)), PositionRates(self._model_rates))
+        general = self._head.history or self._guess()
+        return SequenceState(replace(general, weight=min(general.weight, 2.0)), PositionRates(self._head.rates))
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
@@ -168,7 +175,7 @@ class LengthController:
         """
         self.decisions.rounds += 1
         reading = [self._reading_ms(n, math.inf if left is None else left[i]) for i, n in enumerate(unread)]
-        states = [self._sequences[seq] for seq in seqs]
+        states = [self._head.sequences[seq] for seq in seqs]
         if prompt_rows and max(unread, default=0) > self.LONGEST_LAG:
             # Drafts look cheap beside a prompt; but soon there is one more that writes, and the reading was for little.
             lengths = [0] * len(seqs)
@@ -189,24 +196,25 @@ class LengthController:
 
     def _pays_alone(self, state: SequenceState, reading_ms: float, prompt_rows: int) -> bool:
         """Whether a sequence that has the batch to itself should draft: as its rounds with a draft went lately."""
-        history = state.history if self._history is None or state.n_drafts >= self.OWN_TRIES else self._history
+        general = self._head.history
+        history = state.history if general is None or state.n_drafts >= self.OWN_TRIES else general
         plain_rate = 1.0 / (self._decode_ms(1, prompt_rows) + self._overhead_ms)
         if 1.0 + history.drafted + prompt_rows > self.n_rows_max:
             return False
+        if self._is_new and not prompt_rows:
+            return self._optimistic(self.BELIEF).rate > plain_rate * self.HYSTERESIS
         ms = self._decode_ms(1, prompt_rows, history.drafted) + self._drafting_ms(history) + self._overhead_ms
         ms += reading_ms * history.tokens
-        if self._n_known < self.FIRST_TRIES and not prompt_rows:
-            return self._optimistic(self.BELIEF).rate > plain_rate * self.HYSTERESIS
         return history.tokens / ms > plain_rate * (self.HYSTERESIS if state.idle_rounds else self.MARGIN)
 
     def _lengths_together(
         self, seqs: Sequence[int], reading_ms: Sequence[float], n_plain: int, prompt_rows: int
     ) -> list[int]:
         """Lengths for several that share a batch, by the chance of each position of each."""
-        states = [self._sequences[seq] for seq in seqs]
-        general = self._model_rates.rates(self.n_max)
+        states = [self._head.sequences[seq] for seq in seqs]
+        general = self._head.rates.rates(self.n_max)
         rates = [general if its.n_drafts < self.OWN_TRIES else its.rates.rates(self.n_max) for its in states]
-        if self._n_known < self.FIRST_TRIES:
+        if self._is_new:
             rates = [[max(self.BELIEF, rate) for rate in its] for its in rates]
         n_all = n_plain + len(seqs)
         if self.own_pools and (n_plain or prompt_rows) and n_all - 1 > self.MOST_WAITING:
@@ -230,11 +238,11 @@ class LengthController:
                 draft_ms=self.draft,
                 overhead_ms=self._overhead_ms,
             )
-        idle = any(self._sequences[seq].idle_rounds for seq in seqs)
+        idle = any(its.idle_rounds for its in states)
         plain_rate = n_all / (self._decode_ms(n_all, prompt_rows) + self._overhead_ms)
         reading = sum(
-            ms * choice.tokens / n_all + self._sequences[seq].history.catching_up_ms
-            for seq, ms, k in zip(seqs, reading_ms, choice.lengths, strict=True)
+            ms * choice.tokens / n_all + its.history.catching_up_ms
+            for its, ms, k in zip(states, reading_ms, choice.lengths, strict=True)
             if k
         )
         margin = self.HYSTERESIS if idle else self.MARGIN
@@ -284,12 +292,11 @@ class LengthController:
             For each position: the chance with which the token, now that it is drafted, is worth a row of the target;
             and the chance with which another step behind it is worth taking.
         """
-        if all(self._sequences[seq].probing for seq in seqs):
+        if all(self._head.sequences[seq].probing for seq in seqs):
             return self.PROBE_FLOORS
         if self.own_pools and len(seqs) + n_others > 1:  # drafts of one length are worth more than the right lengths
             return [0.0] * self.n_max, [0.0] * self.n_max
-        is_new = self._n_known < self.FIRST_TRIES
-        load = (len(seqs), n_others, prompt_rows // 16, is_new)
+        load = (len(seqs), n_others, prompt_rows // 16, self._is_new)
         if self._floors_due > 0 and self._floors[0] and load == self._load:
             self._floors_due -= 1
             return self._floors
@@ -297,7 +304,7 @@ class LengthController:
         self._load = load
         self._refreshes += 1
         n, base = len(seqs), len(seqs) + n_others + prompt_rows
-        history = self._history or self._guess()
+        history = self._head.history or self._guess()
         step = self.draft(n) / n
         plain_rate = (n + n_others) / (self.verify(base) + self._overhead_ms)
         drafting_ms = self.verify(round(base + n * history.drafted)) + self._overhead_ms
@@ -313,7 +320,7 @@ class LengthController:
             end = next((i for i, least in enumerate(onwards) if least > 1.0), None)
             if end is not None and end + 1 < self.n_max:
                 onwards[end] = keep[end + 1] = 0.5
-        if is_new:  # nothing is known of what its confidence means: this is how it is learned
+        if self._is_new:  # nothing is known of what its confidence means: this is how it is learned
             keep[: self.FIRST_LENGTH] = [0.0] * len(keep[: self.FIRST_LENGTH])
             onwards[: self.FIRST_LENGTH - 1] = [0.0] * len(onwards[: self.FIRST_LENGTH - 1])
         self._floors = keep, onwards
@@ -358,7 +365,7 @@ class LengthController:
         if choice.rate < plain_rate * margin:
             kept = 0
         if kept and model_may_draft:
-            history = self._sequences[seq].history
+            history = self._head.sequences[seq].history
             ms = self._decode_ms(n_generating, n_rows - n_generating, history.drafted)
             ms += self._drafting_ms(history) + self._overhead_ms
             if (n_generating - 1 + history.tokens) / ms > choice.rate:
@@ -413,10 +420,10 @@ class LengthController:
 
     def observe_emitted(self, seq: int, tokens: Sequence[int], *, n_generating: int = 1) -> None:
         """Takes in what the target has said, whoever drafted it, in a batch of so many sequences that generate."""
-        if not self._sequences[seq].free:
+        if not self._head.sequences[seq].free:
             return
         token_ms = self._token_ms(n_generating)
-        for known in self._sequences[seq].free.values():
+        for known in self._head.sequences[seq].free.values():
             known.debt_ms = max(0.0, known.debt_ms - self.PROBE_SHARE * token_ms * len(tokens))
             if known.watched:
                 # What was right would have brought that much, and more or less the next one will.
@@ -427,16 +434,16 @@ class LengthController:
         self, seq: int, confidences: Sequence[float], accepted: int, *, steps: int, emitted: int
     ) -> None:
         """Takes in how a draft of the model fared, an empty one as well."""
-        state = self._sequences[seq]
+        state = self._head.sequences[seq]
         self.calibration.observe(confidences, accepted)
         if confidences:
             state.rates.observe(len(confidences), accepted)
         state.n_drafts += 1
         state.history.observe(emitted, len(confidences), steps, self._catching_up_ms)
-        if self._history is None:
-            self._history = self._guess()
-        self._history.observe(emitted, len(confidences), steps, self._catching_up_ms)
-        self._n_known += 1
+        if self._head.history is None:
+            self._head.history = self._guess()
+        self._head.history.observe(emitted, len(confidences), steps, self._catching_up_ms)
+        self._head.n_known += 1
         if state.probing:
             self.decisions.probes += 1
             plain = emitted * (self.verify(1) + self._overhead_ms)
@@ -447,7 +454,7 @@ class LengthController:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _free(self, seq: int, speculator: str) -> FreeDrafts:
-        free = self._sequences[seq].free
+        free = self._head.sequences[seq].free
         if speculator not in free:
             general = self._free_rates.setdefault(speculator, PositionRates(start=self.FREE_START, forget=0.97))
             free[speculator] = FreeDrafts(PositionRates(general, prior_weight=self.FREE_PRIOR))
@@ -488,7 +495,7 @@ class LengthController:
 
     def report(self) -> dict[str, Any]:
         """What it believes and what it chose."""
-        history = self._history
+        history = self._head.history
         return {
             "verify_ms": {rows: round(ms, 3) for rows, ms in self.verify.table().items()},
             "draft_ms": {rows: round(ms, 3) for rows, ms in self.draft.table().items() if rows <= 4},

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspec.errors import InvalidRequest
-from pyspec.speculation.config import check_integer
+from pyspec.speculation.config import check_integer, check_n_min
 
 if TYPE_CHECKING:
     from pyspec._decoder import Decoder
@@ -38,12 +37,7 @@ class GrammarDrafts:
     def __post_init__(self) -> None:
         check_integer(self.n_max, "n_max", 1)
         check_integer(self.n_min, "n_min", 1)
-        if self.n_min > self.n_max:
-            raise InvalidRequest(
-                f"n_min ({self.n_min}) is above n_max ({self.n_max}): no draft could ever be submitted",
-                name="n_min",
-                value=self.n_min,
-            )
+        check_n_min(self.n_min, self.n_max)
 
     def to_dict(self) -> dict[str, Any]:
         """All parameters by name; ``GrammarDrafts(**d)`` makes an equal one."""

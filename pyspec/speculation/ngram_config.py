@@ -24,7 +24,7 @@ from pyspec._ngram import (
 )
 from pyspec.errors import InvalidRequest
 from pyspec.speculation import lookup_file
-from pyspec.speculation.config import check_integer
+from pyspec.speculation.config import check_integer, check_n_min
 
 _log = logging.getLogger("pyspec.speculation")
 
@@ -152,12 +152,7 @@ class NGramMod:
         check_integer(self.n_match, "n_match", 1, SIZE_MAX)
         check_integer(self.n_max, "n_max", 1, SIZE_MAX)
         check_integer(self.n_min, "n_min", 0, SIZE_MAX)
-        if self.n_min > self.n_max:
-            raise InvalidRequest(
-                f"n_min ({self.n_min}) is above n_max ({self.n_max}): no draft could ever be submitted",
-                name="n_min",
-                value=self.n_min,
-            )
+        check_n_min(self.n_min, self.n_max)
         _check_flag(self.shared, "shared")
 
     def to_dict(self) -> dict[str, Any]:
