@@ -68,16 +68,21 @@ def measure(target: str, args: argparse.Namespace) -> dict[str, Any]:
         runs = []
         for repetition in range(args.repetitions):
             for number, prompt in enumerate(prompts):
-                alone = plain.generate(prompt, params)
+                written = plain.generate(prompt, params)
                 drafter.draft = always_wrong(
-                    alone.token_ids, len(alone.prompt_token_ids), engine.model.vocab.n_tokens
+                    written.token_ids, len(written.prompt_token_ids), engine.model.vocab.n_tokens
                 )
-                beside = engine.generate(prompt, params)
-                assert beside.token_ids == alone.token_ids
-                first, second = (late_ms(plain.generate(prompt, params)), late_ms(beside))
-                if (repetition + number) % 2:  # in the other order
-                    first, second = late_ms(alone), late_ms(engine.generate(prompt, params))
-                runs.append({"plain_ms": first, "beside_ms": second, "verified": beside.stats.drafted})
+                turn = [plain, engine] if (repetition + number) % 2 else [engine, plain]
+                done = {which: which.generate(prompt, params) for which in turn}
+                beside = done[engine]
+                assert beside.token_ids == written.token_ids
+                runs.append(
+                    {
+                        "plain_ms": late_ms(done[plain]),
+                        "beside_ms": late_ms(beside),
+                        "verified": beside.stats.drafted,
+                    }
+                )
     return {
         "ratio": median(run["plain_ms"] / run["beside_ms"] for run in runs),
         "verified_per_text": sum(run["verified"] for run in runs) / len(runs),

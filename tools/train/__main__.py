@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,25 @@ def commonest(counts: npt.NDArray[np.int64], size: int) -> list[int]:
     return sorted(np.argsort(-counts, kind="stable")[:size].tolist())
 
 
+def fit(
+    model: Eagle3 | plain.Plain,
+    begin: Callable[[], None],
+    learned: list[States],
+    held: list[States],
+    args: argparse.Namespace,
+    *,
+    checkpoint: Path,
+    title: str,
+) -> None:
+    """Trains from what `begin` finds, or goes on from a checkpoint; says how the texts held out fare."""
+    if not checkpoint.exists():
+        begin()
+        print("at the start:", shown(evaluate(model.loss, Batches(held, args.rows, 0))), flush=True)
+    train(model, model.loss, Batches(learned, args.rows, args.seed), epochs=args.epochs, rate=args.rate,
+          checkpoint=checkpoint, title=title)  # fmt: skip
+    print("held out:", shown(evaluate(model.loss, Batches(held, args.rows, 0))), flush=True)
+
+
 def make_eagle3(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     learned, held = states_of(args)
@@ -84,12 +104,8 @@ def make_eagle3(args: argparse.Namespace) -> None:
     ]
     drafted = commonest(counted(learned, len(target.embeddings)), args.vocabulary)
     head = Eagle3(Shape(), target, drafted, scales)
-    if not (WORK / "eagle3.pt").exists():
-        start(head, target, learned)
-        print("at the start:", shown(evaluate(head.loss, Batches(held, args.rows, 0))), flush=True)
-    train(head, head.loss, Batches(learned, args.rows, args.seed), epochs=args.epochs, rate=args.rate,
-          checkpoint=WORK / "eagle3.pt", title="EAGLE-3")  # fmt: skip
-    print("held out:", shown(evaluate(head.loss, Batches(held, args.rows, 0))), flush=True)
+    fit(head, partial(start, head, target, learned), learned, held, args, checkpoint=WORK / "eagle3.pt",
+        title="EAGLE-3")  # fmt: skip
     exact, final = WORK / "smollm2-eagle3.f32.gguf", WORK / "smollm2-eagle3.gguf"
     for file, quantized in ((exact, False), (final, True)):
         write_eagle3(file, head, layers=list(LAYERS), target=path, quantized=quantized)
@@ -106,12 +122,8 @@ def make_draft(args: argparse.Namespace) -> None:
     target = read_target(path)
     counts = counted(learned, len(target.embeddings))
     draft = plain.Plain(plain.Shape(), target, torch.from_numpy(counts), commonest(counts, args.vocabulary))
-    if not (WORK / "draft.pt").exists():
-        start_plain(draft, learned)
-        print("at the start:", shown(evaluate(draft.loss, Batches(held, args.rows, 0))), flush=True)
-    train(draft, draft.loss, Batches(learned, args.rows, args.seed), epochs=args.epochs, rate=args.rate,
-          checkpoint=WORK / "draft.pt", title="plain draft")  # fmt: skip
-    print("held out:", shown(evaluate(draft.loss, Batches(held, args.rows, 0))), flush=True)
+    fit(draft, partial(start_plain, draft, learned), learned, held, args, checkpoint=WORK / "draft.pt",
+        title="plain draft")  # fmt: skip
     exact, final = WORK / "smollm2-draft.f32.gguf", WORK / "smollm2-draft.gguf"
     for file, quantized in ((exact, False), (final, True)):
         write_plain(file, draft, target=path, quantized=quantized)
