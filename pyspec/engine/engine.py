@@ -299,8 +299,8 @@ class Engine:
         takes a thread.
 
         Args:
-            steady: chunks are single tokens, and those of a round are spread over the time until the next one, so
-                that text flows where it would come in bursts; each is held back for at most about one round. The last
+            steady: chunks are single tokens, handed out one by one at the speed with which they come, so that text
+                flows where it would come in bursts; each is held back for about two rounds, at most three. The last
                 ones come at once, when the text is complete, so that it is so no later. False: what a round brought
                 comes at once.
 
