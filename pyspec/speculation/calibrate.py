@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pyspec._llama import Context
 from pyspec.speculation.costs import RowCosts
 
-
 # Row counts are gone through so often: what disturbs a moment then falls on one measurement of each.
 N_PASSES = 3
 

@@ -18,8 +18,8 @@ target says in the next rounds, so that it costs nothing to learn whether such d
 
 While a sequence does not draft with the model, it tries now and then whether it would pay again, more and more seldom,
 and only as long as all such tries together cost a hundredth of the time. One that is alone keeps to not drafting for a
-few rounds before it looks at the costs again: a round of a small model is short. Of a draft model that nothing is known about
-yet, good drafts are expected for a few rounds: with a wrong idea of it an engine would go on for long.
+few rounds before it looks at the costs again: a round of a small model is short. Of a draft model that nothing is known
+about yet, good drafts are expected for a few rounds: with a wrong idea of it an engine would go on for long.
 """
 
 from __future__ import annotations
