@@ -52,7 +52,7 @@ def main() -> None:
     from rich.table import Table
 
     pairs = [tuple(pair.split("+")) for pair in args.pairs.split(",")]
-    results: dict[str, Any] = {}
+    results: dict[str, Any] = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {}
     table = Table(title="auto, times plain decoding", caption="best fixed: over all kinds; auto/best: of the two")
     for name in ("pair", *args.kinds.split(","), "all kinds", "best fixed", "", "auto/best"):
         table.add_column(name, justify="left" if name in ("pair", "best fixed") else "right")
