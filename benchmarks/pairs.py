@@ -32,7 +32,7 @@ FIXED = {
 }
 
 # Of a report: all but the runs one by one, and what is about files of this machine.
-REPORTED = ("settings", "repetitions", "verdicts", "best_fixed", "figures", "learned")
+REPORTED = ("settings", "repetitions", "more", "verdicts", "best_fixed", "figures", "learned")
 
 
 def main() -> None:
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--prompts", type=int, default=3, help="of each kind (default: 3, all)")
     parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--more", type=int, default=0, help="then plain decoding and auto alone, so often (default: 0)")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "pairs.json")
     args = parser.parse_args()
@@ -51,7 +52,7 @@ def main() -> None:
     from rich.table import Table
 
     pairs = [tuple(pair.split("+")) for pair in args.pairs.split(",")]
-    results: dict[str, Any] = {}
+    results: dict[str, Any] = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {}
     table = Table(title="auto, times plain decoding", caption="best fixed: over all kinds; auto/best: of the two")
     for name in ("pair", *args.kinds.split(","), "all kinds", "best fixed", "", "auto/best"):
         table.add_column(name, justify="left" if name in ("pair", "best fixed") else "right")
@@ -87,6 +88,7 @@ def measure(args: argparse.Namespace, target: str, draft: str | None, progress: 
             prompts=numbered(prompts_for(args.kinds.split(","), args.prompts), model, as_chat="smollm2" in target),
             sampling=SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True),
             repetitions=args.repetitions,
+            more=args.more,
             engine={"n_ctx": 2048},
         )
         task = progress.add_task(f"{target} + {draft}", total=plan.n_runs)

@@ -279,7 +279,7 @@ class Machine:
 
     def round(self) -> None:
         controller, world = self.controller, self.world
-        (may_draft,) = controller.model_lengths([0], [1])
+        (may_draft,) = [0] if controller.rests([0]) else controller.model_lengths([0], [1])
         length = steps = 0
         if may_draft:
             floors, onwards = controller.floors([0])
@@ -701,3 +701,33 @@ def test_each_output_head_is_known_by_itself() -> None:
     controller.begin(0)  # another request: nothing is left of the first one's
     controller.use_head(reduced=False)
     assert controller.model_lengths([0], [1]) == [4]
+
+
+@pytest.mark.parametrize("disturbed_by", ["nothing", "another request", "a prompt", "a new request", "the other head"])
+def test_a_request_that_is_alone_keeps_to_not_drafting_for_a_few_rounds(disturbed_by: str) -> None:
+    """A draft step as dear as the target's: that needs no thought in every round. Rounds and idleness count on."""
+    controller = LengthController(n_max=4, n_rows_max=64)
+    for rows in (1, 2, 4, 8):
+        controller.verify.observe(rows, 4.0 * rows)
+    for reduced in (True, False):
+        controller.use_head(reduced=reduced)
+        controller.draft.observe(1, 4.0)
+    controller.begin(0)
+    assert not controller.rests([0])  # nothing was decided yet
+    assert controller.model_lengths([0], [1]) == [0]
+    assert controller.rests([0])
+    n_rests = 1
+    if disturbed_by == "another request":
+        assert not controller.rests([0], n_plain=1)
+    elif disturbed_by == "a prompt":
+        assert not controller.rests([0], prompt_rows=16)
+    elif disturbed_by == "a new request":
+        controller.begin(1)
+    elif disturbed_by == "the other head":
+        controller.use_head(reduced=True)
+    else:
+        while controller.rests([0]):
+            n_rests += 1
+        assert n_rests == controller.REST
+    assert not controller.rests([0])
+    assert (controller.decisions.rounds, controller.decisions.plain) == (1 + n_rests, 1 + n_rests)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -48,6 +49,22 @@ def test_even_bursts_become_an_even_stream() -> None:
     gaps = [b - a for a, b in itertools.pairwise(times[40:])]
     assert max(gaps) < 0.035  # in bursts every fourth would be 0.1, the others 0
     assert min(gaps) > 0.015  # and so on: 0.025 on the mean
+
+
+def test_uneven_rounds_become_a_stream_without_long_gaps() -> None:
+    """Rounds of 0.1 s that bring one to five tokens: what waits bridges those that bring one."""
+    rng = random.Random(1)
+    times = read([(0.1 * i, rng.choice([1, 2, 3, 5, 5])) for i in range(400)])
+    gaps = sorted(b - a for a, b in itertools.pairwise(times[40:]))
+    mean = sum(gaps) / len(gaps)
+    assert gaps[int(0.95 * len(gaps))] < 1.7 * mean  # 3.2 times as they come: 0.1 s for every round
+    assert gaps[int(0.5 * len(gaps))] > 0.8 * mean
+
+
+def test_single_tokens_are_not_held_back() -> None:
+    """Plain decoding: nothing to even out, so no token waits for the next one."""
+    times = read([(0.1 * i, 1) for i in range(60)])
+    assert all(t - 0.1 * i < 0.05 for i, t in enumerate(times))
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.5), st.integers(1, 16)), min_size=1, max_size=40))

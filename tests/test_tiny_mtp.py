@@ -92,3 +92,15 @@ def test_it_is_found_by_itself(path: Path) -> None:
         assert engine.config.speculators[-1] == "draft-mtp"
         result = engine.generate(PROMPTS[0], GREEDY)
         assert result.token_ids == engine.generate(PROMPTS[0], GREEDY, n_draft_max=0).token_ids
+
+
+def test_the_memory_of_all_layers_is_counted(path: Path) -> None:
+    """Each layer that drafts has a context of its own; the weights are there once, in the target's file."""
+    reports = []
+    for n_max in (1, 3):
+        with Engine(path, speculation=DraftMTP(n_max=n_max), n_ctx=256, n_threads=1) as engine:
+            reports.append(engine.memory())
+    one, three = reports
+    assert "draft.model" not in one and one["target.model"] == three["target.model"] > 2_000_000
+    assert three["draft.logits"] == 3 * one["draft.logits"] > 0
+    assert three["draft.context"] == 3 * one["draft.context"] > 0

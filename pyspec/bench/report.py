@@ -84,6 +84,7 @@ class Report:
             "prompts": [{"kind": kind, "prompt": number, "text": text} for kind, number, text in plan.prompts],
             "sampling": plan.sampling.to_dict(),
             "repetitions": plan.repetitions,
+            "more": plan.more,
             "synthetic": None if plan.synthetic is None else asdict(plan.synthetic),
             "engines": self.engines,
             "learned": self.learned,

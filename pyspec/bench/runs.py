@@ -96,6 +96,7 @@ class Plan:
         prompts: kind, number within the kind, text.
         sampling: how tokens are chosen, and how many; with a temperature it has a seed.
         repetitions: how often everything is run.
+        more: how often, after that, plain decoding and the settings that learn are run once more without the others.
         synthetic: acceptance drawn at random.
         engine: further parameters of the engines.
     """
@@ -104,13 +105,15 @@ class Plan:
     prompts: Sequence[tuple[str, int, str]]
     sampling: SamplingParams
     repetitions: int = 3
+    more: int = 0
     synthetic: Synthetic | None = None
     engine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n_runs(self) -> int:
         """Requests that are measured."""
-        return len(self.settings) * len(self.prompts) * self.repetitions
+        n_more = 1 + sum(setting.learns for setting in self.settings)
+        return len(self.prompts) * (len(self.settings) * self.repetitions + n_more * self.more)
 
 
 def numbered(prompts: Sequence[Prompt], model: Model, *, as_chat: bool) -> list[tuple[str, int, str]]:
@@ -187,7 +190,9 @@ class Bench:
         others = [setting for setting in plan.settings if not setting.is_plain]
         self._warm_up()
         turn = 0
-        for repetition in range(plan.repetitions):
+        for repetition in range(plan.repetitions + plan.more):
+            if repetition == plan.repetitions:
+                others = [setting for setting in others if setting.learns]
             for prompt in plan.prompts:
                 reference = self._generate(plain, prompt)
                 yield self._measured(plain, prompt, repetition, reference, reference)

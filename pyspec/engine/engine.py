@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -299,8 +300,8 @@ class Engine:
         takes a thread.
 
         Args:
-            steady: chunks are single tokens, and those of a round are spread over the time until the next one, so
-                that text flows where it would come in bursts; each is held back for at most about one round. The last
+            steady: chunks are single tokens, handed out one by one at the speed with which they come, so that text
+                flows where it would come in bursts; each is held back for about two rounds, at most three. The last
                 ones come at once, when the text is complete, so that it is so no later. False: what a round brought
                 comes at once.
 
@@ -520,19 +521,27 @@ class Engine:
         """Bytes taken by target and draft, by kind: ``{"target.model": ..., "draft.logits": ..., ...}``.
 
         ``model`` are the weights, ``context`` is the cache, ``compute`` intermediate results, and ``logits`` the rows
-        of results that are kept. With a draft vocabulary there is ``draft.head``, the reduced output head.
+        of results that are kept; of a draft with several contexts (one for each NextN layer) all of them together. A
+        draft that is part of the target's file has no ``draft.model``. With a draft vocabulary there is ``draft.head``,
+        the reduced output head.
         """
         vocab = self.config.draft_vocab
 
         def look_up() -> dict[str, int]:
-            report: dict[str, int] = {}
-            for role, context in zip(("target", "draft"), self._contexts, strict=False):
-                for kind, size in context.memory_breakdown().items():
-                    report[f"{role}.{kind}"] = size
-                report[f"{role}.logits"] = context.n_outputs_max * context.n_vocab * SIZE_OF_LOGIT
+            report: Counter[str] = Counter()
+            models: list[Model] = []
+            for i, context in enumerate(self._contexts):
+                role = "draft" if i else "target"
+                parts = context.memory_breakdown()
+                if context.model in models:
+                    del parts["model"]
+                models.append(context.model)
+                for kind, size in parts.items():
+                    report[f"{role}.{kind}"] += size
+                report[f"{role}.logits"] += context.n_outputs_max * context.n_vocab * SIZE_OF_LOGIT
             if vocab is not None and vocab.n_bytes:
                 report["draft.head"] = vocab.n_bytes
-            return report
+            return dict(report)
 
         return self._open_worker().ask(look_up)
 

@@ -22,7 +22,6 @@ from pyspec.speculation.stats import Stats
 FinishReason = Literal["stop", "length", "cancelled", "timeout"]
 
 
-
 @dataclass(frozen=True)
 class TokenLogprob:
     """Log-probabilities at one emitted token: from the softmax over the target's raw logits, before any sampler; or,

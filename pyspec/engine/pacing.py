@@ -1,8 +1,10 @@
-"""Steady streams: the tokens of a round handed to the reader one by one, spread over the time until the next round.
+"""Steady streams: the tokens of a round handed to the reader one by one, spread over the time until the next rounds.
 
-A round of speculation brings several tokens at once and takes longer than one of plain decoding, so that a reader sees
-bursts. A pacer is a jitter buffer: it hands out the first token of a text at once and from then on one at a time, at
-the speed with which they come, a little faster while many wait and slower while few do. The end of a text is not held
+A round of speculation brings several tokens at once, sometimes many, sometimes one, and takes longer than one of plain
+decoding, so that a reader sees bursts. A pacer is a jitter buffer: it hands out the first token of a text at once and
+from then on one at a time, at the speed with which they come, a little faster while more wait than it wants to have in
+reserve and a little slower while fewer do. What it wants are some rounds' worth of tokens, so that a round that brings
+one only leaves no gap; where every round brings one, as in plain decoding, it wants none. The end of a text is not held
 back.
 """
 
@@ -19,8 +21,11 @@ class Pacer:
         due: the next token is to be handed out at this time, or any time later.
     """
 
-    FORGET = 0.9  # weight of the past after one more round
-    LEAST, MOST = 0.5, 2.0  # the time between two tokens, in times of what one takes on the mean
+    FORGET = 0.95  # weight of the past after one more round
+    RESERVE = 2.5  # rounds of which the tokens beyond the first are to wait when one has come
+    GAIN = 0.4  # change of pace while none waits, or twice what should
+    LEAST = 0.5  # time between two tokens, in times of what one takes on the mean, however many wait
+    LONGEST = 3.0  # rounds that a token may be held back
 
     def __init__(self) -> None:
         self.due = 0.0
@@ -42,9 +47,10 @@ class Pacer:
         self._n_waiting_before = n_waiting
         taken_at = self.due - self._step
         if self._rounds:
-            on_the_mean = self._seconds / self._tokens
-            until_the_next = self._seconds / self._rounds
-            self._step = min(max(until_the_next / n_waiting, self.LEAST * on_the_mean), self.MOST * on_the_mean)
+            token, round_ = self._seconds / self._tokens, self._seconds / self._rounds
+            wanted = 1.0 + self.RESERVE * (self._tokens / self._rounds - 1.0)
+            pace = 1.0 + self.GAIN * (wanted - n_waiting) / wanted
+            self._step = min(max(pace, self.LEAST) * token, self.LONGEST * round_ / n_waiting)
         self.due = taken_at + self._step
 
     def taken(self, now: float) -> None:

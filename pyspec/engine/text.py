@@ -20,13 +20,12 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspec.errors import InvalidRequest
 
 
-@dataclass(frozen=True)
-class Fed:
+class Fed(NamedTuple):
     """What one call released.
 
     Attributes:

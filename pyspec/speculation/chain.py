@@ -195,11 +195,13 @@ class Chain:
         controller, model = self.controller, self._model
         if model is None or controller is None:
             return []
+        seqs = [draft.seq for draft in wanting]
+        if controller.rests(seqs, n_plain=n_plain, prompt_rows=prompt_rows):
+            return []
         if model.head is not None:
             self._decoder.prepare(self._which)
             controller.use_head(reduced=model.head.reduced)
         unread = [self._decoder.n_committed(draft.seq) + 1 - model.synced(draft.seq) for draft in wanting]
-        seqs = [draft.seq for draft in wanting]
         left = [draft.left for draft in wanting]
         lengths = controller.model_lengths(seqs, unread, left=left, n_plain=n_plain, prompt_rows=prompt_rows)
         chosen = []

@@ -17,8 +17,9 @@ and grow from a few tokens with what is accepted. One that is not worth its rows
 target says in the next rounds, so that it costs nothing to learn whether such drafts would pay.
 
 While a sequence does not draft with the model, it tries now and then whether it would pay again, more and more seldom,
-and only as long as all such tries together cost a hundredth of the time. Of a draft model that nothing is known about
-yet, good drafts are expected for a few rounds: with a wrong idea of it an engine would go on for long.
+and only as long as all such tries together cost a hundredth of the time. One that is alone keeps to not drafting for a
+few rounds before it looks at the costs again: a round of a small model is short. Of a draft model that nothing is known
+about yet, good drafts are expected for a few rounds: with a wrong idea of it an engine would go on for long.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class LengthController:
     BELIEF = 0.9  # how likely a token is accepted then
     FIRST_LENGTH = 4  # so many tokens it drafts then, whatever they look like
     OWN_TRIES = 3  # drafts of a request before it counts how these fared, rather than others' drafts
+    REST = 8  # rounds for which a sequence that is alone keeps to not drafting before costs are looked at again
     GUESS_WEIGHT = 3.0  # what is guessed of drafts before there were any counts as so many rounds
 
     def __init__(self, *, n_max: int, n_rows_max: int, own_pools: bool = False) -> None:
@@ -100,6 +102,7 @@ class LengthController:
         self._floors_due = 0
         self._load = (0, 0, 0, True)  # for which they were computed
         self._refreshes = 0
+        self._resting = 0  # rounds left for which a sequence that is alone keeps to not drafting
         self._reduced = False
         self._head = HeadBeliefs()
         self._other_head = HeadBeliefs()
@@ -124,6 +127,7 @@ class LengthController:
     def begin(self, seq: int) -> None:
         """A request starts: it begins with what the requests before it brought."""
         self._head.sequences[seq] = self._new_sequence()
+        self._resting = 0
 
     def end(self, seq: int) -> None:
         """A request is over; what was particular to it is forgotten."""
@@ -147,13 +151,28 @@ class LengthController:
             known = known_before.get(seq) or self._new_sequence()
             known.free = state.free
             self._head.sequences[seq] = known
-        self._floors_due = 0
+        self._floors_due = self._resting = 0
 
     def _new_sequence(self) -> SequenceState:
         general = self._head.history or self._guess()
         return SequenceState(replace(general, weight=min(general.weight, 2.0)), PositionRates(self._head.rates))
 
     # -- decisions -----------------------------------------------------------------------------------------------
+
+    def rests(self, seqs: Sequence[int], *, n_plain: int = 0, prompt_rows: int = 0) -> bool:
+        """Whether the model is not asked this round, as was decided for this sequence a few rounds ago: ask before
+        `model_lengths`, and where this is so instead of it. Parameters as there.
+        """
+        if not self._resting:
+            return False
+        if n_plain or prompt_rows or len(seqs) != 1:
+            self._resting = 0
+            return False
+        self._resting -= 1
+        self._head.sequences[seqs[0]].idle_rounds += 1
+        self.decisions.rounds += 1
+        self.decisions.plain += 1
+        return True
 
     def model_lengths(
         self,
@@ -191,7 +210,9 @@ class LengthController:
             state.idle_rounds = 0 if chosen else state.idle_rounds + 1
             if chosen:
                 state.patience = 16
-        self.decisions.plain += not any(lengths)
+        if not any(lengths):
+            self.decisions.plain += 1
+            self._resting = 0 if n_plain or prompt_rows or len(seqs) != 1 else self.REST
         return lengths
 
     def _pays_alone(self, state: SequenceState, reading_ms: float, prompt_rows: int) -> bool:
@@ -420,7 +441,7 @@ class LengthController:
 
     def observe_emitted(self, seq: int, tokens: Sequence[int], *, n_generating: int = 1) -> None:
         """Takes in what the target has said, whoever drafted it, in a batch of so many sequences that generate."""
-        if not self._head.sequences[seq].free:
+        if not any(known.debt_ms or known.watched for known in self._head.sequences[seq].free.values()):
             return
         token_ms = self._token_ms(n_generating)
         for known in self._head.sequences[seq].free.values():

@@ -91,9 +91,10 @@ Text = tuple[str, str]  # path, text
 
 def tally(vocab: Vocab, text: str) -> Found:
     """The tokens of a text, and how often each occurs. Tokens across the cuts of a long text count as their parts."""
-    tokens = [np.asarray(vocab.tokenize(part, add_special=False), np.int64) for part in parts(text)]
-    ids, numbers = np.unique(np.concatenate(tokens), return_counts=True)
-    return ids, numbers.astype(np.int64)
+    tokens = [token for part in parts(text) for token in vocab.tokenize(part, add_special=False)]
+    numbers = np.bincount(np.asarray(tokens, np.int64))
+    (ids,) = np.nonzero(numbers)
+    return ids, numbers[ids]
 
 
 def parts(text: str, size: int = TOGETHER) -> Iterator[str]:
