@@ -203,21 +203,29 @@ def _over(kinds: Iterable[list[float]]) -> float:
 
 
 def script(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
-    """A text in another script: seconds of the same text with the list over those without, lengths that pay."""
+    """A text in another script: seconds of the same text with the list over those without, for drafts of four tokens
+    and for lengths that pay.
+    """
     params = greedy(args.tokens)
-    ratios, found = [], []
+    found = []
+    ratios: dict[str, list[float]] = {"fixed": [], "auto": []}
     for turn in range(2 * args.repetitions + 1):
-        seconds: dict[str, float] = {}
-        names = [("whole", None), ("list", args.list)]
-        for name, vocab in names if turn % 2 else reversed(names):
-            with engine(pair, draft(pair, vocab), args, draft_length="auto") as opened:
-                opened.generate(pair.foreign, greedy(24))
-                stats = opened.generate(pair.foreign, params).stats
-                seconds[name] = stats.decode_ms / 1000
-                found.append({"head": name, "decode_s": round(seconds[name], 3), "drafted": stats.drafted,
-                              "accepted": stats.accepted, "rounds": stats.rounds})  # fmt: skip
-        ratios.append(seconds["list"] / seconds["whole"])
-    return {"runs": found, "time_of_whole": round(median(ratios), 4), "each": [round(r, 4) for r in ratios]}
+        for length, its in ratios.items():
+            n_max = 4 if length == "fixed" else max(LENGTHS)
+            seconds: dict[str, float] = {}
+            names = [("whole", None), ("list", args.list)]
+            for name, vocab in names if turn % 2 else reversed(names):
+                with engine(pair, draft(pair, vocab, n_max), args, draft_length=length) as opened:
+                    opened.generate(pair.foreign, greedy(24))
+                    stats = opened.generate(pair.foreign, params).stats
+                    seconds[name] = stats.decode_ms / 1000
+                    found.append({"head": name, "length": length, "decode_s": round(seconds[name], 3),
+                                  "drafted": stats.drafted, "accepted": stats.accepted,
+                                  "rounds": stats.rounds})  # fmt: skip
+            its.append(seconds["list"] / seconds["whole"])
+    summary = {name: {"time_of_whole": round(median(its), 4), "each": [round(r, 4) for r in its]}
+               for name, its in ratios.items()}  # fmt: skip
+    return {"runs": found, "summary": summary}
 
 
 def mixed(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,7 @@
 For each pair of a target and a draft model (or none): plain decoding, fixed draft lengths or every n-gram type, and
 auto, in turn on each prompt (`pyspec bench` does the measuring). Greedy, all texts of one length. Prints for each pair
 auto's ratio to plain decoding by kind of prompt, its worst kind, and how it compares with the best fixed setting over
-all kinds; writes everything as JSON.
+all kinds; writes everything as JSON, into what is there already of other pairs.
 """
 
 from __future__ import annotations
