@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class PositionRates:
     """Chance that the i-th drafted token is accepted, given that those before it were.
 
     A mean with exponential forgetting for every position, which also forgets in rounds in which nothing was drafted so
-    far. What is not known (any more) comes from `prior`, the same speculator over all sequences, as far above or below
-    that as at the position before; and beyond what that knows, from the position before alone.
+    far. What is not known (any more) comes from `prior`, the same speculator over all sequences, or where there is none
+    from `start`, as far above or below that as at the position before.
 
     Args:
         prior: estimates to start from, or None.
-        start: the estimate when nothing at all is known.
+        start: the estimates when nothing at all is known, by position, the last one for all behind it.
         forget: weight of the past after one more observation; 0.9 remembers about ten.
         prior_weight: how many observations the prior counts for.
     """
@@ -20,7 +22,12 @@ class PositionRates:
     __slots__ = ("_forget", "_hits", "_prior", "_prior_weight", "_start", "_weight")
 
     def __init__(
-        self, prior: PositionRates | None = None, *, start: float = 0.7, forget: float = 0.92, prior_weight: float = 3.0
+        self,
+        prior: PositionRates | None = None,
+        *,
+        start: Sequence[float] = (0.7,),
+        forget: float = 0.92,
+        prior_weight: float = 3.0,
     ) -> None:
         self._prior = prior
         self._start = start
@@ -56,13 +63,13 @@ class PositionRates:
 
     def rates(self, n: int) -> list[float]:
         """Estimates for the positions 1..n."""
-        base = self._prior.rates(n) if self._prior is not None else None
+        if self._prior is not None:
+            base = self._prior.rates(n)
+        else:
+            base = [*self._start[:n], *[self._start[-1]] * (n - len(self._start))]
         result: list[float] = []
         for i in range(n):
-            if base is None:
-                expected = result[-1] if result else self._start
-            else:
-                expected = min(1.0, max(0.0, base[i] + (result[-1] - base[i - 1] if result else 0.0)))
+            expected = min(1.0, max(0.0, base[i] + (result[-1] - base[i - 1] if result else 0.0)))
             if i < len(self._hits):
                 expected = (self._hits[i] + self._prior_weight * expected) / (self._weight[i] + self._prior_weight)
             result.append(expected)

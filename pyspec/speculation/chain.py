@@ -13,6 +13,9 @@ from pyspec.speculation.controller import LengthController
 from pyspec.speculation.grammar import ForcedTokens
 from pyspec.speculation.scripted import DraftRequest, GuardedSpeculator
 
+# Of rounds in which nobody drafts, which are all alike, one in so many tells the controller what it cost.
+PLAIN_SAMPLE = 4
+
 
 @dataclass(eq=False)
 class Draft:
@@ -83,6 +86,7 @@ class Chain:
         compiled = [s for s in speculators if isinstance(s, CompiledSpeculator)]
         self._which = compiled.index(self._model) if self._model is not None else -1  # among the decoder's
         self._with_prompts = False  # in the round's batch
+        self._n_plain = 0  # rounds in which nobody drafted
 
     @property
     def draft_model(self) -> ModelRunner | None:
@@ -141,18 +145,15 @@ class Chain:
                     draft.refused[speculator.name] = n_refused
                 if length and controller is not None and speculator is not self._model:
                     rows = prompt_rows + len(drafts) + sum(decoder.n_drafted(d.seq) for d in wanting if d is not draft)
-                    kept = controller.cut(
+                    length = controller.cut(
                         draft.seq,
                         speculator.name,
-                        length,
+                        decoder.drafted(draft.seq),
                         n_rows=rows,
                         n_generating=len(drafts),
                         model_may_draft=draft in with_model,
                     )
-                    if kept == 0:
-                        controller.watch(draft.seq, speculator.name, decoder.drafted(draft.seq))
-                    decoder.cut(draft.seq, kept)
-                    length = kept
+                    decoder.cut(draft.seq, length)
                 if length:
                     draft.source = speculator.name
         return drafts
@@ -162,16 +163,20 @@ class Chain:
         controller, model = self.controller, self._model
         if controller is None:
             return
-        asked = [verdict for verdict in verdicts if verdict.draft.asked_model]
-        rows, verify_ms = self._decoder.last_decode()
-        calls = model.round_calls() if model is not None and asked else []
-        controller.observe_round(
-            rows=rows,
-            verify_ms=verify_ms,
-            draft_calls=calls,
-            total_ms=total_ms,
-            in_one_piece=not self._with_prompts and _alike(verdicts),
-        )
+        asked = any(verdict.draft.asked_model for verdict in verdicts)
+        plain = not asked and not any(verdict.drafted for verdict in verdicts)
+        self._n_plain += plain
+        if plain and self._n_plain % PLAIN_SAMPLE:
+            controller.observe_time(total_ms)
+        else:
+            rows, verify_ms = self._decoder.last_decode()
+            controller.observe_round(
+                rows=rows,
+                verify_ms=verify_ms,
+                draft_calls=model.round_calls() if model is not None and asked else [],
+                total_ms=total_ms,
+                in_one_piece=not self._with_prompts and _alike(verdicts),
+            )
         for verdict in verdicts:
             draft = verdict.draft
             if model is not None and draft.asked_model and draft.source in (None, model.name):

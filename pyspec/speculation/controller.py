@@ -13,8 +13,8 @@ the row and the step it costs, at the rate the engine makes tokens anyway. That 
 which the compiled draft loop compares with.
 
 Drafts that cost nothing to make (n-grams, functions) are cut afterwards, by the same account (`lengths.best_lengths`),
-and grow from a few tokens with what is accepted. One that is not worth its rows is kept and compared with what the
-target says in the next rounds, so that it costs nothing to learn whether such drafts would pay.
+and to what may be risked (`free_drafts`). All of them are compared with what the target says, so that it costs nothing
+to learn whether such drafts would pay.
 
 While a sequence does not draft with the model, it tries now and then whether it would pay again, more and more seldom,
 and only as long as all such tries together cost a hundredth of the time. One that is alone keeps to not drafting for a
@@ -25,6 +25,7 @@ about yet, good drafts are expected for a few rounds: with a wrong idea of it an
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +34,7 @@ from pyspec.speculation.acceptance import PositionRates
 from pyspec.speculation.beliefs import DraftHistory, HeadBeliefs, SequenceState
 from pyspec.speculation.confidence import Calibration
 from pyspec.speculation.costs import RowCosts
-from pyspec.speculation.free_drafts import FreeDrafts
+from pyspec.speculation.free_drafts import LONG_RUN, FreeDrafts
 from pyspec.speculation.lengths import Candidate, Choice, best_common_length, best_lengths, worthwhile_chances
 
 
@@ -74,9 +75,12 @@ class LengthController:
     WAITING = 0.15  # what a draft computed in a piece besides has to bring more for the sequence that waits for it
     MOST_WAITING = 1  # sequences that may have to wait for another one's draft; with more, streams would falter
     FREE_PRIOR = 1.5  # what other requests' free drafts brought counts as so many observations: texts differ
-    # How likely a token of a free draft is accepted, before anything is known. Low: where rows are dear the first
-    # drafts are watched, which costs nothing, and where they are cheap they are verified all the same.
-    FREE_START = 0.25
+    # How likely a free draft's token is right, by the run before it, while nothing is known. Low at first: where rows
+    # are dear the first drafts are only compared, and where they are cheap they are verified all the same.
+    FREE_START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
+    FREE_ALLOWANCE = 1.0  # tokens' time that free drafts may cost a request beyond what they have brought
+    FREE_CREDIT = 16.0  # and so many that they may have in hand
+    FREE_SHARE = 0.005  # of the time, by which what they have lost is forgiven
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
     MARGIN = 1.02  # a gain below this is within what costs are known to
     LONGEST_LAG = 4  # tokens a draft model that drafts in every round may have to read first; more is a new text
@@ -351,28 +355,45 @@ class LengthController:
         self,
         seq: int,
         speculator: str,
-        length: int,
+        draft: Sequence[int],
         *,
         n_rows: int,
         model_may_draft: bool,
         n_generating: int = 1,
     ) -> int:
-        """How much of a draft that cost nothing is worth verifying; 0 if another kind of round brings more (then the
-        draft itself is of use: see `watch`).
+        """How much of a draft that cost nothing is worth verifying; 0 if another kind of round brings more. Of all of
+        it is remembered whether it was right.
 
         Args:
-            length: tokens it has.
+            draft: the tokens, at least one.
             n_rows: rows the batch has besides this draft, its own seed among them.
             n_generating: sequences that generate in the batch, this one among them.
             model_may_draft: whether the draft model would draft instead.
         """
         known = self._free(seq, speculator)
-        many_wait = self.own_pools and n_generating - 1 > self.MOST_WAITING
-        if many_wait or known.debt_ms > self._token_ms(n_generating):
-            self.decisions.cut += length
+        known.propose(draft)
+        kept = 0
+        if not (self.own_pools and n_generating - 1 > self.MOST_WAITING):
+            n = self._affordable(known, len(draft), n_generating)
+            kept = self._worthwhile(seq, known.chances(n), n_rows, n_generating, model_may_draft) if n else 0
+        self.decisions.cut += len(draft) - kept
+        return kept
+
+    def _affordable(self, known: FreeDrafts, length: int, n_generating: int) -> int:
+        """Of a draft, as much as the account could bear to be wrong."""
+        if known.run >= LONG_RUN:
+            return length
+        room = known.balance_ms + self.FREE_ALLOWANCE * self._token_ms(n_generating)
+        if room <= 0.0:
             return 0
+        return bisect_right(range(1, length + 1), room, key=lambda n: self._row_ms(n_generating, n))
+
+    def _worthwhile(
+        self, seq: int, chances: Sequence[float], n_rows: int, n_generating: int, model_may_draft: bool
+    ) -> int:
+        """Of a draft with these chances, how much brings the most tokens per second. Parameters as in `cut`."""
         choice = best_lengths(
-            [Candidate(known.rates.rates(min(length, known.longest)), free=True)],
+            [Candidate(chances, free=True)],
             n_plain=n_generating - 1,
             prompt_rows=n_rows - n_generating,
             n_rows_max=self.n_rows_max,
@@ -380,23 +401,17 @@ class LengthController:
             draft_ms=self.draft,
             overhead_ms=self._overhead_ms,
         )
-        kept = choice.lengths[0]
         plain_rate = n_generating / (self._decode_ms(n_generating, n_rows - n_generating) + self._overhead_ms)
         margin = self.MARGIN + (self.WAITING * (n_generating - 1) if self.own_pools else 0.0)
         if choice.rate < plain_rate * margin:
-            kept = 0
-        if kept and model_may_draft:
+            return 0
+        if model_may_draft:
             history = self._head.sequences[seq].history
             ms = self._decode_ms(n_generating, n_rows - n_generating, history.drafted)
             ms += self._drafting_ms(history) + self._overhead_ms
             if (n_generating - 1 + history.tokens) / ms > choice.rate:
-                kept = 0
-        self.decisions.cut += length - kept
-        return kept
-
-    def watch(self, seq: int, speculator: str, draft: Sequence[int]) -> None:
-        """Takes a draft that is not verified, to compare it with what the target says next."""
-        self._free(seq, speculator).watch(draft)
+                return 0
+        return choice.lengths[0]
 
     # -- measurements --------------------------------------------------------------------------------------------
 
@@ -429,27 +444,33 @@ class LengthController:
             first = min(draft_calls[0][0], self.LONGEST_LAG * n)
             self._catching_up_ms = max(0.0, self.draft(first) - self.draft(n)) / n if first > n else 0.0
         self._overhead_ms += 0.05 * (min(max(total_ms - spent, 0.0), 5.0) - self._overhead_ms)
+        self.observe_time(total_ms)
+
+    def observe_time(self, total_ms: float) -> None:
+        """Takes in that a round took so long, and nothing else of it."""
         self._total_ms += total_ms
 
     def observe_draft(self, seq: int, speculator: str, drafted: int, accepted: int, *, n_generating: int = 1) -> None:
         """Takes in how a draft that had cost nothing fared, in a batch of so many sequences that generate."""
-        if drafted:
-            known = self._free(seq, speculator)
-            known.observe(drafted, accepted)
-            lost = self._row_ms(n_generating, drafted) - accepted * self._token_ms(n_generating)
-            known.debt_ms = max(0.0, known.debt_ms + lost)
+        known = self._free(seq, speculator)
+        token_ms = self._token_ms(n_generating)
+        known.balance_ms += accepted * token_ms - self._row_ms(n_generating, drafted)
+        known.balance_ms = min(known.balance_ms, self.FREE_CREDIT * token_ms)
+        known.verified = True
 
     def observe_emitted(self, seq: int, tokens: Sequence[int], *, n_generating: int = 1) -> None:
         """Takes in what the target has said, whoever drafted it, in a batch of so many sequences that generate."""
-        if not any(known.debt_ms or known.watched for known in self._head.sequences[seq].free.values()):
-            return
-        token_ms = self._token_ms(n_generating)
         for known in self._head.sequences[seq].free.values():
-            known.debt_ms = max(0.0, known.debt_ms - self.PROBE_SHARE * token_ms * len(tokens))
-            if known.watched:
-                # What was right would have brought that much, and more or less the next one will.
-                gain_ms = max(0.0, token_ms - self._row_ms(n_generating, known.longest) / known.longest)
-                known.debt_ms = max(0.0, known.debt_ms - gain_ms * known.compare(tokens))
+            n_right = known.compare(tokens) if known.expected or known.run else 0
+            if known.balance_ms < 0.0:
+                token_ms = self._token_ms(n_generating)
+                known.balance_ms += self.FREE_SHARE * token_ms * len(tokens)
+                if n_right and not known.verified:
+                    # What was right would have brought that much, and more or less the next one will.
+                    n = max(n_right, LONG_RUN)
+                    known.balance_ms += n_right * max(0.0, token_ms - self._row_ms(n_generating, n) / n)
+                known.balance_ms = min(known.balance_ms, 0.0)
+            known.verified = False
 
     def observe_model_draft(
         self, seq: int, confidences: Sequence[float], accepted: int, *, steps: int, emitted: int

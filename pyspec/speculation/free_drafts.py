@@ -1,4 +1,13 @@
-"""What is known of drafts that cost nothing to make (n-grams, functions), on one request."""
+"""What is known of drafts that cost nothing to make (n-grams, functions), on one request.
+
+Such a speculator copies. How likely its next token is right depends on how long it has been right: at the beginning of
+a copy seldom, in the middle of one nearly always. So every draft is compared with what the target says, verified or
+not, and chances are counted by the length of the run of right tokens that has gone before, over the borders of drafts.
+
+A chance is not a certainty, and where rows are dear one wrong draft costs several tokens. So an account is kept of what
+drafts have brought and cost: one is verified only as far as the account could bear that all of it is wrong. Whoever has
+won may risk what he has won; whoever has not risks about a token.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +16,53 @@ from dataclasses import dataclass
 
 from pyspec.speculation.acceptance import PositionRates
 
+# Runs from here on are alike. One that long is a copy, and may be drafted at any length.
+LONG_RUN = 16
+
 
 @dataclass
 class FreeDrafts:
     """What the controller knows of a speculator whose drafts cost nothing, on one request.
 
     Attributes:
-        rates: how likely its tokens are accepted.
-        longest: its drafts are cut to so many tokens, whatever the rates say.
-        watched: a draft that was not verified, as far as the text has not come yet.
-        n_right: tokens before those that the text has had.
-        debt_ms: what drafts have cost beyond what they brought, as far as it is not paid off; while it is more than a
-            token takes nothing is verified.
+        rates: how likely its next token is right, by the length of the run before it.
+        run: so many tokens it was right in, the last ones of the text.
+        expected: what it said comes next, as far as the text has not come yet.
+        balance_ms: what verified drafts have brought beyond what they cost.
+        verified: this round's draft is being verified.
     """
 
     rates: PositionRates
-    longest: int = 3
-    watched: Sequence[int] = ()
-    n_right: int = 0
-    debt_ms: float = 0.0
+    run: int = 0
+    expected: Sequence[int] = ()
+    balance_ms: float = 0.0
+    verified: bool = False
 
-    SHORTEST = 3
+    def propose(self, draft: Sequence[int]) -> None:
+        """Takes in the draft of a round."""
+        if self.expected and self.expected[0] != draft[0]:
+            self.run = 0  # it copies from another place now
+        self.expected = tuple(draft)
 
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Takes in a draft that was verified."""
-        self.rates.observe(drafted, accepted)
-        self.longest = max(self.SHORTEST, 2 * accepted, self.longest if accepted == drafted else 0)
-
-    def watch(self, draft: Sequence[int]) -> None:
-        """Keeps a draft that is not verified, unless there is one already."""
-        if not self.watched:
-            self.watched, self.n_right = tuple(draft), 0
+    def chances(self, n: int) -> list[float]:
+        """How likely each of the next n tokens is right, given those before it."""
+        by_run = self.rates.rates(LONG_RUN)
+        return [by_run[min(self.run + i, LONG_RUN - 1)] for i in range(n)]
 
     def compare(self, emitted: Sequence[int]) -> int:
-        """Takes in what the target has said. Returns how many tokens of the watched draft were right."""
-        before = self.n_right
+        """Takes in what the target has said. Returns how many tokens of the draft were right."""
+        if not self.expected:
+            self.run = 0
+        n_right = 0
         for token in emitted:
-            if not self.watched:
+            if n_right == len(self.expected):
                 break
-            right = token == self.watched[0]
-            self.rates.observe_position(self.n_right, right)
-            self.n_right += right
-            self.watched = self.watched[1:] if right else ()
-            if right:
-                self.longest = max(self.longest, 2 * self.n_right)
-        return self.n_right - before
+            right = token == self.expected[n_right]
+            self.rates.observe_position(min(self.run, LONG_RUN - 1), right)
+            if not right:
+                self.run, self.expected = 0, ()
+                return n_right
+            self.run += 1
+            n_right += 1
+        self.expected = self.expected[n_right:]
+        return n_right
