@@ -310,15 +310,12 @@ class Run:
             if self._draft.asked_model and counts["draft_failures"]:
                 stats.speculator(model_name).failures += counts["draft_failures"]
         propose_ms = 0.0
-        for name in self.setup.chain.names:
-            spent_us = (
-                counts["draft_us"]
-                if name == model_name
-                else counts.get(f"{name}.propose_us", 0) + counts.get(f"{name}.index_us", 0)
-            )
-            if spent_us:
-                stats.speculator(name).propose_ms += spent_us / 1000.0
-                propose_ms += spent_us / 1000.0
+        for name, clocks in self.setup.chain.clocks:
+            for clock in clocks:
+                spent_ms = counts.get(clock, 0) / 1000.0
+                if spent_ms:
+                    stats.speculator(name).propose_ms += spent_ms
+                    propose_ms += spent_ms
         if first:
             stats.prefill_ms += work.total_ms
             return

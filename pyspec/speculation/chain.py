@@ -69,7 +69,7 @@ class Chain:
         controller: chooses the lengths; None: every draft is as long as its speculator and the budget allow.
 
     Attributes:
-        names: of the speculators, in order.
+        clocks: of each speculator the name, and the decoder's counts of the microseconds that it spends.
     """
 
     def __init__(
@@ -79,10 +79,13 @@ class Chain:
         controller: LengthController | None = None,
     ) -> None:
         self.controller = controller
-        self.names = tuple(speculator.name for speculator in speculators)
         self._decoder = decoder
         self._speculators = speculators
         self._model = next((s for s in speculators if isinstance(s, ModelRunner)), None)
+        self.clocks = tuple(
+            (s.name, ("draft_us",) if s is self._model else (f"{s.name}.propose_us", f"{s.name}.index_us"))
+            for s in speculators
+        )
         compiled = [s for s in speculators if isinstance(s, CompiledSpeculator)]
         self._which = compiled.index(self._model) if self._model is not None else -1  # among the decoder's
         self._with_prompts = False  # in the round's batch
@@ -135,7 +138,8 @@ class Chain:
                 self._ask(compiled, speculator, open_ones, wanting)
                 compiled += 1
             elif isinstance(speculator, ForcedTokens):
-                speculator.offer(decoder, [draft.seq for draft in open_ones])
+                if not speculator.offer(decoder, [draft.seq for draft in open_ones]):
+                    continue
             else:
                 self._offer(speculator, open_ones)
             for draft in open_ones:

@@ -79,6 +79,7 @@ class LengthController:
     # are dear the first drafts are only compared, and where they are cheap they are verified all the same.
     FREE_START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
     FREE_ALLOWANCE = 1.0  # tokens' time that free drafts may cost a request beyond what they have brought
+    FREE_MARGIN = 1.1  # gain from which on they are verified: waiting costs nothing, and teaches as much
     FREE_CREDIT = 16.0  # and so many that they may have in hand
     FREE_SHARE = 0.005  # of the time, by which what they have lost is forgiven
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
@@ -402,7 +403,7 @@ class LengthController:
             overhead_ms=self._overhead_ms,
         )
         plain_rate = n_generating / (self._decode_ms(n_generating, n_rows - n_generating) + self._overhead_ms)
-        margin = self.MARGIN + (self.WAITING * (n_generating - 1) if self.own_pools else 0.0)
+        margin = self.FREE_MARGIN + (self.WAITING * (n_generating - 1) if self.own_pools else 0.0)
         if choice.rate < plain_rate * margin:
             return 0
         if model_may_draft:

@@ -56,9 +56,12 @@ class ForcedTokens:
     def __init__(self, config: GrammarDrafts) -> None:
         self._config = config
 
-    def offer(self, decoder: Decoder, seqs: Iterable[int]) -> None:
-        """Drafts for sequences that have no draft yet."""
+    def offer(self, decoder: Decoder, seqs: Iterable[int]) -> bool:
+        """Drafts for sequences that have no draft yet. Returns whether there was anything to draft."""
+        offered = False
         for seq in seqs:
             tokens = decoder.forced(seq)[: self._config.n_max]
             if len(tokens) >= self._config.n_min:
                 decoder.offer(seq, tokens)
+                offered = True
+        return offered
