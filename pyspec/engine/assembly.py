@@ -340,7 +340,7 @@ def prepare(assembly: Assembly) -> Assembly:
     if controller is None:
         return assembly
     rows = [n for n in TRIAL_ROWS if n < controller.n_rows_max]
-    measure_decodes(assembly.contexts[0], [*rows, controller.n_rows_max], controller.verify)
+    controller.switch_ms = measure_decodes(assembly.contexts[0], [*rows, controller.n_rows_max], controller.verify)
     exact = assembly.config.exact
     if exact is not None and exact.least_rows > 1:
         controller.verify.cost_no_less_than(exact.least_rows)

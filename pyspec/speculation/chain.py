@@ -170,10 +170,10 @@ class Chain:
         asked = any(verdict.draft.asked_model for verdict in verdicts)
         plain = not asked and not any(verdict.drafted for verdict in verdicts)
         self._n_plain += plain
+        rows, verify_ms = self._decoder.last_decode()
         if plain and self._n_plain % PLAIN_SAMPLE:
-            controller.observe_time(total_ms)
+            controller.observe_time(rows, total_ms)
         else:
-            rows, verify_ms = self._decoder.last_decode()
             controller.observe_round(
                 rows=rows,
                 verify_ms=verify_ms,

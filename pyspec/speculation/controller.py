@@ -65,6 +65,10 @@ class LengthController:
         n_rows_max: rows the target's batch can have.
         own_pools: sequences have pools of cells of their own: drafts are then computed in one piece with the seeds only
             where all are of one length, else in a piece besides; prompts always are.
+
+    Attributes:
+        switch_ms: what a decode of the target takes longer than its rows do where the one before it had another number
+            of them, as libllama then builds its graph anew.
     """
 
     PROBE_SHARE = 0.01
@@ -78,7 +82,8 @@ class LengthController:
     # How likely a free draft's token is right, by the run before it, while nothing is known. Low at first: where rows
     # are dear the first drafts are only compared, and where they are cheap they are verified all the same.
     FREE_START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
-    FREE_ALLOWANCE = 1.0  # tokens' time that free drafts may cost a request beyond what they have brought
+    FREE_ALLOWANCE = 0.3  # tokens' time that free drafts may cost a request beyond what they have brought
+    FREE_TRUST = 1.5  # and so much more where others of them, not verified, would have been right
     FREE_MARGIN = 1.1  # gain from which on they are verified: waiting costs nothing, and teaches as much
     FREE_CREDIT = 16.0  # and so many that they may have in hand
     FREE_SHARE = 0.005  # of the time, by which what they have lost is forgiven
@@ -98,10 +103,12 @@ class LengthController:
         self.n_rows_max = n_rows_max
         self.own_pools = own_pools
         self.verify = RowCosts()
+        self.switch_ms = 0.0
         self.decisions = Decisions()
         self._free_rates: dict[str, PositionRates] = {}
         self._overhead_ms = 0.2
         self._total_ms = 0.0
+        self._rows_before = 0  # of the last decode
         self._catching_up_ms = 0.0  # in the last round, for each sequence
         self._floors: tuple[list[float], list[float]] = ([], [])
         self._floors_due = 0
@@ -230,7 +237,7 @@ class LengthController:
         if self._is_new and not prompt_rows:
             return self._optimistic(self.BELIEF).rate > plain_rate * self.HYSTERESIS
         ms = self._decode_ms(1, prompt_rows, history.drafted) + self._drafting_ms(history) + self._overhead_ms
-        ms += reading_ms * history.tokens
+        ms += self.switch_ms + reading_ms * history.tokens  # lengths differ, so that most rounds build a graph
         return history.tokens / ms > plain_rate * (self.HYSTERESIS if state.idle_rounds else self.MARGIN)
 
     def _lengths_together(
@@ -387,22 +394,28 @@ class LengthController:
         room = known.balance_ms + self.FREE_ALLOWANCE * self._token_ms(n_generating)
         if room <= 0.0:
             return 0
+        room -= self.switch_ms
         return bisect_right(range(1, length + 1), room, key=lambda n: self._row_ms(n_generating, n))
 
     def _worthwhile(
         self, seq: int, chances: Sequence[float], n_rows: int, n_generating: int, model_may_draft: bool
     ) -> int:
         """Of a draft with these chances, how much brings the most tokens per second. Parameters as in `cut`."""
+
+        def verify_ms(rows: int) -> float:
+            switches = (rows != self._rows_before) + (rows != n_rows)  # now, and back again
+            return self._decode_ms(n_generating, n_rows - n_generating, rows - n_rows) + switches * self.switch_ms
+
         choice = best_lengths(
             [Candidate(chances, free=True)],
             n_plain=n_generating - 1,
             prompt_rows=n_rows - n_generating,
             n_rows_max=self.n_rows_max,
-            verify_ms=lambda rows: self._decode_ms(n_generating, n_rows - n_generating, rows - n_rows),
+            verify_ms=verify_ms,
             draft_ms=self.draft,
             overhead_ms=self._overhead_ms,
         )
-        plain_rate = n_generating / (self._decode_ms(n_generating, n_rows - n_generating) + self._overhead_ms)
+        plain_rate = n_generating / (verify_ms(n_rows) + self._overhead_ms)
         margin = self.FREE_MARGIN + (self.WAITING * (n_generating - 1) if self.own_pools else 0.0)
         if choice.rate < plain_rate * margin:
             return 0
@@ -434,7 +447,8 @@ class LengthController:
             in_one_piece: the rows were computed together.
         """
         if in_one_piece or not self.own_pools:
-            self.verify.observe(rows, verify_ms)
+            switched = self._rows_before not in (0, rows)
+            self.verify.observe(rows, max(verify_ms - self.switch_ms * switched, 0.5 * verify_ms))
         spent = verify_ms
         for n, ms in draft_calls:
             self.draft.observe(n, ms)
@@ -445,17 +459,18 @@ class LengthController:
             first = min(draft_calls[0][0], self.LONGEST_LAG * n)
             self._catching_up_ms = max(0.0, self.draft(first) - self.draft(n)) / n if first > n else 0.0
         self._overhead_ms += 0.05 * (min(max(total_ms - spent, 0.0), 5.0) - self._overhead_ms)
-        self.observe_time(total_ms)
+        self.observe_time(rows, total_ms)
 
-    def observe_time(self, total_ms: float) -> None:
-        """Takes in that a round took so long, and nothing else of it."""
+    def observe_time(self, rows: int, total_ms: float) -> None:
+        """Takes in that a round with so many rows took so long, and nothing else of it."""
+        self._rows_before = rows
         self._total_ms += total_ms
 
     def observe_draft(self, seq: int, speculator: str, drafted: int, accepted: int, *, n_generating: int = 1) -> None:
         """Takes in how a draft that had cost nothing fared, in a batch of so many sequences that generate."""
         known = self._free(seq, speculator)
         token_ms = self._token_ms(n_generating)
-        known.balance_ms += accepted * token_ms - self._row_ms(n_generating, drafted)
+        known.balance_ms += accepted * token_ms - self._row_ms(n_generating, drafted) - self.switch_ms
         known.balance_ms = min(known.balance_ms, self.FREE_CREDIT * token_ms)
         known.verified = True
 
@@ -463,15 +478,15 @@ class LengthController:
         """Takes in what the target has said, whoever drafted it, in a batch of so many sequences that generate."""
         for known in self._head.sequences[seq].free.values():
             n_right = known.compare(tokens) if known.expected or known.run else 0
+            verified, known.verified = known.verified, False
             if known.balance_ms < 0.0:
-                token_ms = self._token_ms(n_generating)
-                known.balance_ms += self.FREE_SHARE * token_ms * len(tokens)
-                if n_right and not known.verified:
-                    # What was right would have brought that much, and more or less the next one will.
-                    n = max(n_right, LONG_RUN)
-                    known.balance_ms += n_right * max(0.0, token_ms - self._row_ms(n_generating, n) / n)
-                known.balance_ms = min(known.balance_ms, 0.0)
-            known.verified = False
+                forgiven = self.FREE_SHARE * self._token_ms(n_generating) * len(tokens)
+                known.balance_ms = min(0.0, known.balance_ms + forgiven)
+            if n_right and not verified:
+                # What was right would have brought that much, and more or less the next one will.
+                token_ms, n = self._token_ms(n_generating), max(n_right, LONG_RUN)
+                gain = n_right * max(0.0, token_ms - self._row_ms(n_generating, n) / n)
+                known.balance_ms = max(known.balance_ms, min(known.balance_ms + gain, self.FREE_TRUST * token_ms))
 
     def observe_model_draft(
         self, seq: int, confidences: Sequence[float], accepted: int, *, steps: int, emitted: int
@@ -543,6 +558,7 @@ class LengthController:
             "verify_ms": {rows: round(ms, 3) for rows, ms in self.verify.table().items()},
             "draft_ms": {rows: round(ms, 3) for rows, ms in self.draft.table().items() if rows <= 4},
             "overhead_ms": round(self._overhead_ms, 3),
+            "switch_ms": round(self.switch_ms, 3),
             "acceptance_by_confidence": [round(a, 3) for a in self.calibration.table],
             "floors": [round(f, 3) for f in self._floors[0]],
             "floors_to_go_on": [round(f, 3) for f in self._floors[1][:-1]],

@@ -6,7 +6,8 @@ not, and chances are counted by the length of the run of right tokens that has g
 
 A chance is not a certainty, and where rows are dear one wrong draft costs several tokens. So an account is kept of what
 drafts have brought and cost: one is verified only as far as the account could bear that all of it is wrong. Whoever has
-won may risk what he has won; whoever has not risks about a token.
+won may risk what he has won; whoever has not risks a part of a token, or a little more where drafts that nobody
+verified would have been right.
 """
 
 from __future__ import annotations
