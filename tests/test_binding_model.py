@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -278,8 +279,11 @@ def test_interrupt_during_a_load(smollm2_f32, caplog):
 
 
 def load_forever(path: Path) -> None:
-    while True:
+    """Until an interrupt, which should not be long in coming."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
         Model(path, load_mode="none").close()
+    pytest.fail("the interrupt was lost")
 
 
 # -- saving ------------------------------------------------------------------------------------------------
