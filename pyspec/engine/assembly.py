@@ -50,6 +50,8 @@ _log = logging.getLogger("pyspec.engine")
 
 # Row counts whose cost is looked at before the first request, where lengths are chosen by cost.
 TRIAL_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
+# The same for the draft model, in so many passes: what disturbs a moment falls on one of them.
+DRAFT_TRIALS = ((1, 2, 32), (1, 2))
 
 
 @dataclass(frozen=True)
@@ -345,11 +347,12 @@ def prepare(assembly: Assembly) -> Assembly:
     if exact is not None and exact.least_rows > 1:
         controller.verify.cost_no_less_than(exact.least_rows)
     if runner is not None:
-        for reduced in (False,) if runner.head is None else (False, True):
-            controller.use_head(reduced=reduced)
-            for n in sorted({min(n, runner.context.n_batch) for n in (1, 2, 32)}):
-                for ms in runner.time_decodes(n, 4, reduced=reduced)[1:]:
-                    controller.draft.observe(n, ms)
+        for trial_rows in DRAFT_TRIALS:
+            for reduced in (False,) if runner.head is None else (False, True):
+                controller.use_head(reduced=reduced)
+                for n in sorted({min(n, runner.context.n_batch) for n in trial_rows}):
+                    for ms in runner.time_decodes(n, 3, reduced=reduced)[1:]:
+                        controller.draft.observe(n, ms)
     return assembly
 
 
