@@ -794,7 +794,8 @@ def test_each_output_head_is_known_by_itself() -> None:
 
 
 @pytest.mark.parametrize("disturbed_by", ["nothing", "another request", "a prompt", "a new request", "the other head"])
-def test_a_request_that_is_alone_keeps_to_not_drafting_for_a_few_rounds(disturbed_by: str) -> None:
+@pytest.mark.parametrize("seqs", [[0], [0, 1, 2]])
+def test_requests_go_on_not_to_draft_for_a_few_rounds(disturbed_by: str, seqs: list[int]) -> None:
     """A draft step as dear as the target's: that needs no thought in every round. Rounds and idleness count on."""
     controller = LengthController(n_max=4, n_rows_max=64)
     for rows in (1, 2, 4, 8):
@@ -802,22 +803,24 @@ def test_a_request_that_is_alone_keeps_to_not_drafting_for_a_few_rounds(disturbe
     for reduced in (True, False):
         controller.use_head(reduced=reduced)
         controller.draft.observe(1, 4.0)
-    controller.begin(0)
-    assert not controller.rests([0])  # nothing was decided yet
-    assert controller.model_lengths([0], [1]) == [0]
-    assert controller.rests([0])
+    for seq in seqs:
+        controller.begin(seq)
+    assert not controller.rests(seqs)  # nothing was decided yet
+    assert not any(controller.model_lengths(seqs, [1] * len(seqs)))
+    assert controller.rests(seqs)
     n_rests = 1
     if disturbed_by == "another request":
-        assert not controller.rests([0], n_plain=1)
+        assert not controller.rests([*seqs, 3])
+        assert not controller.rests(seqs, n_plain=1)
     elif disturbed_by == "a prompt":
-        assert not controller.rests([0], prompt_rows=16)
+        assert not controller.rests(seqs, prompt_rows=16)
     elif disturbed_by == "a new request":
-        controller.begin(1)
+        controller.begin(3)
     elif disturbed_by == "the other head":
         controller.use_head(reduced=True)
     else:
-        while controller.rests([0]):
+        while controller.rests(seqs):
             n_rests += 1
         assert n_rests == controller.REST
-    assert not controller.rests([0])
+    assert not controller.rests(seqs)
     assert (controller.decisions.rounds, controller.decisions.plain) == (1 + n_rests, 1 + n_rests)

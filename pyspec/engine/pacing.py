@@ -26,6 +26,7 @@ class Pacer:
     GAIN = 0.4  # change of pace while none waits, or twice what should
     LEAST = 0.5  # time between two tokens, in times of what one takes on the mean, however many wait
     LONGEST = 3.0  # rounds that a token may be held back
+    EVEN = 0.2  # tokens a round beyond the first below which there is less and less to even out
 
     def __init__(self) -> None:
         self.due = 0.0
@@ -48,9 +49,11 @@ class Pacer:
         taken_at = self.due - self._step
         if self._rounds:
             token, round_ = self._seconds / self._tokens, self._seconds / self._rounds
-            wanted = 1.0 + self.RESERVE * (self._tokens / self._rounds - 1.0)
+            more = self._tokens / self._rounds - 1.0
+            wanted = 1.0 + self.RESERVE * more
             pace = 1.0 + self.GAIN * (wanted - n_waiting) / wanted
             self._step = min(max(pace, self.LEAST) * token, self.LONGEST * round_ / n_waiting)
+            self._step *= min(1.0, more / self.EVEN)
         self.due = taken_at + self._step
 
     def taken(self, now: float) -> None:

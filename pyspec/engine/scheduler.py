@@ -79,6 +79,7 @@ class Scheduler:
         self._decoder = setup.decoder
         self._no_drafts = 0  # so many rounds
         self._t_settled: float | None = None  # the end of the last round, while requests run
+        self._counts: dict[str, int] | None = None  # what the decoder had counted by then
         # Spot checks of exact mode: decodes since the last, how many there were, one is under way, one has failed.
         self._n_unchecked = 0
         self._n_watched = 0
@@ -102,6 +103,7 @@ class Scheduler:
             return
         if not self.runs:
             self._t_settled = time.perf_counter()
+        self._counts = None  # taking a slot is no part of a round
         self.runs.append(run)
 
     def reads_for(self, job: Job) -> bool:
@@ -180,7 +182,8 @@ class Scheduler:
         """One decode for these requests; where that fails, in smaller pieces, until only what can't be done fails."""
         if not runs:
             return
-        before = self._decoder.counts()
+        before = self._decoder.counts() if self._counts is None else self._counts
+        self._counts = None
         t0 = time.perf_counter()
         try:
             n_prompt_rows = self._plan(runs, drafting)
@@ -253,7 +256,7 @@ class Scheduler:
 
     def _emit(self, runs: Sequence[Run], before: dict[str, int], t0: float) -> None:
         """Hands out what the round gave, and lets those leave who are done."""
-        now = self._decoder.counts()
+        now = self._counts = self._decoder.counts()
         t1 = time.perf_counter()
         settled = t0 if self._t_settled is None else self._t_settled
         work = Work({name: n - before.get(name, 0) for name, n in now.items()}, 1000.0 * (t1 - settled))

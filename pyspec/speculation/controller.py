@@ -17,9 +17,9 @@ and to what may be risked (`free_drafts`). All of them are compared with what th
 to learn whether such drafts would pay.
 
 While a sequence does not draft with the model, it tries now and then whether it would pay again, more and more seldom,
-and only as long as all such tries together cost a hundredth of the time. One that is alone keeps to not drafting for a
-few rounds before it looks at the costs again: a round of a small model is short. Of a draft model that nothing is known
-about yet, good drafts are expected for a few rounds: with a wrong idea of it an engine would go on for long.
+and only as long as all such tries together cost a hundredth of the time. Where nobody drafts, it is left at that for a
+few rounds before the costs are looked at again: a round of a small model is short. Of a draft model that nothing is
+known about yet, good drafts are expected for a few rounds: with a wrong idea of it an engine would go on for long.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LengthController:
     BELIEF = 0.9  # how likely a token is accepted then
     FIRST_LENGTH = 4  # so many tokens it drafts then, whatever they look like
     OWN_TRIES = 3  # drafts of a request before it counts how these fared, rather than others' drafts
-    REST = 8  # rounds for which a sequence that is alone keeps to not drafting before costs are looked at again
+    REST = 8  # rounds for which nobody goes on to draft before costs are looked at again
     GUESS_WEIGHT = 3.0  # what is guessed of drafts before there were any counts as so many rounds
 
     def __init__(self, *, n_max: int, n_rows_max: int, own_pools: bool = False) -> None:
@@ -114,7 +114,8 @@ class LengthController:
         self._floors_due = 0
         self._load = (0, 0, 0, True)  # for which they were computed
         self._refreshes = 0
-        self._resting = 0  # rounds left for which a sequence that is alone keeps to not drafting
+        self._resting = 0  # rounds left for which these go on not to draft
+        self._resters: Sequence[int] = ()
         self._reduced = False
         self._head = HeadBeliefs()
         self._other_head = HeadBeliefs()
@@ -172,16 +173,17 @@ class LengthController:
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def rests(self, seqs: Sequence[int], *, n_plain: int = 0, prompt_rows: int = 0) -> bool:
-        """Whether the model is not asked this round, as was decided for this sequence a few rounds ago: ask before
+        """Whether the model is not asked this round, as was decided for these sequences a few rounds ago: ask before
         `model_lengths`, and where this is so instead of it. Parameters as there.
         """
         if not self._resting:
             return False
-        if n_plain or prompt_rows or len(seqs) != 1:
+        if n_plain or prompt_rows or seqs != self._resters:
             self._resting = 0
             return False
         self._resting -= 1
-        self._head.sequences[seqs[0]].idle_rounds += 1
+        for seq in seqs:
+            self._head.sequences[seq].idle_rounds += 1
         self.decisions.rounds += 1
         self.decisions.plain += 1
         return True
@@ -224,7 +226,8 @@ class LengthController:
                 state.patience = 16
         if not any(lengths):
             self.decisions.plain += 1
-            self._resting = 0 if n_plain or prompt_rows or len(seqs) != 1 else self.REST
+            self._resting = 0 if n_plain or prompt_rows else self.REST
+            self._resters = seqs
         return lengths
 
     def _pays_alone(self, state: SequenceState, reading_ms: float, prompt_rows: int) -> bool:
