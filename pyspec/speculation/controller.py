@@ -84,8 +84,8 @@ class LengthController:
     FREE_START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
     FREE_ALLOWANCE = 0.3  # tokens' time that free drafts may cost a request beyond what they have brought
     FREE_TRUST = 1.5  # and so much more where others of them, not verified, would have been right
+    FREE_CREDIT = 16.0  # tokens' time that they may have in hand at most
     FREE_MARGIN = 1.1  # gain from which on they are verified: waiting costs nothing, and teaches as much
-    FREE_CREDIT = 16.0  # and so many that they may have in hand
     FREE_SHARE = 0.005  # of the time, by which what they have lost is forgiven
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
     MARGIN = 1.02  # a gain below this is within what costs are known to
@@ -480,7 +480,7 @@ class LengthController:
     def observe_emitted(self, seq: int, tokens: Sequence[int], *, n_generating: int = 1) -> None:
         """Takes in what the target has said, whoever drafted it, in a batch of so many sequences that generate."""
         for known in self._head.sequences[seq].free.values():
-            n_right = known.compare(tokens) if known.expected or known.run else 0
+            n_right = known.compare(tokens)
             verified, known.verified = known.verified, False
             if known.balance_ms < 0.0:
                 forgiven = self.FREE_SHARE * self._token_ms(n_generating) * len(tokens)
