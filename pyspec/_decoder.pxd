@@ -40,8 +40,10 @@ cdef class Decoder:
     cdef int64_t verify_us
     cdef int64_t last_us                # of that, the last decode
     cdef int64_t sampling_us
+    cdef vector[int64_t] settled        # what `spent` has told already
 
     cdef int enter(self, bint replaces_results) except -1
+    cdef int64_t since_settled(self, size_t which, int64_t total)
     cdef void leave(self, int n_entered=*) noexcept
     cdef Sequence * sequence(self, int seq) except NULL
     cdef void drop_winners(self) noexcept nogil

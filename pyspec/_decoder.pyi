@@ -115,6 +115,8 @@ class Decoder:
         """The round's outcome: (emitted tokens, drafted, accepted, discarded, why none could be chosen or None)."""
     def dead_end(self, seq: int) -> bool:
         """Whether no token could be chosen this round because of the grammar."""
+    def n_discarded(self, seq: int) -> int:
+        """Drafted tokens of this round that were not submitted: their draft was shorter than its speculator's n_min."""
     def n_refused(self, seq: int) -> int:
         """Drafted tokens of this round that were cut off because the grammar does not let the first of them through."""
     def logprobs(self, seq: int) -> list[tuple[float, list[tuple[int, float]]]]:
@@ -123,5 +125,13 @@ class Decoder:
         """The target's last decode: (rows without those that were thrown away, milliseconds)."""
     def counts(self) -> dict[str, int]:
         """Work done since construction: decode calls, rows, draft failures, microseconds by phase."""
+    def spent(self) -> tuple[float, float, float, float, float, float, int, list[float]]:
+        """What was done since the last call of this.
+
+        Returns:
+            Milliseconds in decodes of the target, in choosing tokens, in grammars, in checkpoints, in decodes of the
+            draft model, and of these in catching up on more than a round; how many draft decodes failed; and for each
+            speculator the milliseconds it took.
+        """
     def check(self) -> None:
         """Compares the bookkeeping with all memories; AssertionError names the sequence and what is off."""

@@ -32,7 +32,7 @@ from pyspec._constraints cimport Constraints
 from pyspec._exact_rows cimport ExactRows
 from pyspec._llama cimport Context, Sampler
 from pyspec._sequence cimport Checkpoint, RowSampler, Sequence, TokenLogprobs, add_row, decode_and_wait
-from pyspec._speculator cimport CompiledSpeculator, require_left_to_right
+from pyspec._speculator cimport CompiledSpeculator, DraftWork, require_left_to_right
 from pyspec.libllama cimport (
     llama_batch_ext_clear,
     llama_batch_ext_free,
@@ -609,6 +609,10 @@ cdef class Decoder:
         """Whether no token could be chosen this round because of the grammar."""
         return self.sequence(seq).dead_end
 
+    def n_discarded(self, int seq):
+        """Drafted tokens of this round that were not submitted: their draft was shorter than its speculator's n_min."""
+        return self.sequence(seq).n_discarded
+
     def n_refused(self, int seq):
         """Drafted tokens of this round that were cut off because the grammar does not let the first of them through."""
         return self.sequence(seq).n_refused
@@ -639,6 +643,44 @@ cdef class Decoder:
         for speculator in self.speculators:
             counts.update(speculator.counts())
         return counts
+
+    def spent(self):
+        """What was done since the last call of this.
+
+        Returns:
+            Milliseconds in decodes of the target, in choosing tokens, in grammars, in checkpoints, in decodes of the
+            draft model, and of these in catching up on more than a round; how many draft decodes failed; and for each
+            speculator the milliseconds it took.
+        """
+        cdef DraftWork work
+        cdef DraftWork together = DraftWork(0, 0, 0, 0)
+        cdef list by_speculator = []
+        cdef size_t i = 0
+        for speculator in self.speculators:
+            work = (<CompiledSpeculator> speculator).work_done()
+            together.decode_us += work.decode_us
+            together.read_us += work.read_us
+            together.failures += work.failures
+            by_speculator.append(self.since_settled(7 + i, work.us) / 1000.0)
+            i += 1
+        return (
+            self.since_settled(0, self.verify_us + self.exact.us) / 1000.0,
+            self.since_settled(1, self.sampling_us) / 1000.0,
+            self.since_settled(2, self.constraints.us) / 1000.0,
+            self.since_settled(3, self.checkpoint_us) / 1000.0,
+            self.since_settled(4, together.decode_us) / 1000.0,
+            self.since_settled(5, together.read_us) / 1000.0,
+            self.since_settled(6, together.failures),
+            by_speculator,
+        )
+
+    cdef int64_t since_settled(self, size_t which, int64_t total):
+        cdef int64_t before
+        if self.settled.size() <= which:
+            self.settled.resize(which + 1)
+        before = self.settled[which]
+        self.settled[which] = total
+        return total - before
 
     # -- the round -----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from libcpp.vector cimport vector
 from pyspec._draft_head cimport DraftHead
 from pyspec._llama cimport Context
 from pyspec._sequence cimport Scored, Sequence
-from pyspec._speculator cimport CompiledSpeculator
+from pyspec._speculator cimport CompiledSpeculator, DraftWork
 from pyspec.libllama cimport llama_seq_id, llama_token
 
 

@@ -108,6 +108,9 @@ cdef class ModelRunner(CompiledSpeculator):
             "draft_read_us": self.read_us,
         }
 
+    cdef DraftWork work_done(self) noexcept nogil:
+        return DraftWork(self.time_us, self.decode_us, self.read_us, self.failures)
+
     cdef int require_target(self, Context target) except -1:
         if self.context is target:
             raise InvalidRequest("target and draft need a context each, and were given the same one")

@@ -7,7 +7,7 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from pyspec._sequence cimport Sequence
-from pyspec._speculator cimport CompiledSpeculator
+from pyspec._speculator cimport CompiledSpeculator, DraftWork
 from pyspec.libllama cimport llama_token
 
 

@@ -72,6 +72,9 @@ cdef class NGramRunner(CompiledSpeculator):
         if seq < self.sequences.size():
             self.sequences.forget(seq)
 
+    cdef DraftWork work_done(self) noexcept nogil:
+        return DraftWork((self.sequences.tally.propose_ns + self.sequences.tally.index_ns) // 1000, 0, 0, 0)
+
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
         assert seq < self.sequences.size(), f"sequence {seq}: {self.name} was made for {self.sequences.size()}"
         assert self.sequences.n_known(seq, s.tokens, s.seed) >= 0, (

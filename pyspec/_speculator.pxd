@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from pyspec._llama cimport Context
@@ -9,6 +9,15 @@ from pyspec.libllama cimport llama_seq_id
 # Raises UnsupportedModel unless the context's model goes on with a text from its tokens alone. The binding checks that
 # before each batch; compiled code that calls libllama itself does it once.
 cdef int require_left_to_right(Context context) except -1
+
+
+# What a speculator has done since construction: microseconds altogether, of these within decodes, and of these again in
+# catching up on more than a round; and decodes that failed.
+cdef struct DraftWork:
+    int64_t us
+    int64_t decode_us
+    int64_t read_us
+    int64_t failures
 
 
 cdef class CompiledSpeculator:
@@ -43,5 +52,6 @@ cdef class CompiledSpeculator:
     cdef void rewind(self, llama_seq_id seq, int32_t n_tokens, int32_t n_common) noexcept nogil
     # The n_discard committed tokens behind the first n_keep are gone, those behind them have moved up.
     cdef void shifted(self, llama_seq_id seq, int32_t n_keep, int32_t n_discard) noexcept nogil
+    cdef DraftWork work_done(self) noexcept nogil
     # AssertionError when what it believes of a sequence can't be.
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1

@@ -86,6 +86,9 @@ cdef class CompiledSpeculator:
         # Committed tokens in the middle are gone, those behind them have moved up.
         self.forget(seq)
 
+    cdef DraftWork work_done(self) noexcept nogil:
+        return DraftWork(0, 0, 0, 0)
+
     cdef int check_sequence(self, llama_seq_id seq, Sequence * s) except -1:
         return 0
 

@@ -359,6 +359,8 @@ def test_a_draft_window_shorter_than_the_text(dense: Stage, tiny: Callable[[str]
     for seq, (prompt, sampling) in enumerate(jobs):
         decoder.begin(seq, prompt, stage.plan(sampling))
     n_rounds = n_drafts = 0
+    decoder.spent()
+    before, spent = decoder.counts(), []
     while min(map(len, written)) < n:
         for seq in (0, 1):
             if len(written[seq]) < n:
@@ -370,8 +372,16 @@ def test_a_draft_window_shorter_than_the_text(dense: Stage, tiny: Callable[[str]
         for seq in (0, 1):
             if len(written[seq]) < n:
                 written[seq] += decoder.result(seq)[0]
+        spent.append(decoder.spent())
     assert written == expected
     counts = decoder.counts()
+    # What each round has spent adds up to all that was done, and nothing is told twice.
+    names = ("verify_us", "sampling_us", "grammar_us", "checkpoint_us", "draft_decode_us", "draft_read_us")
+    for i, name in enumerate(names):
+        assert round(1000 * sum(its[i] for its in spent)) == counts[name] - before[name], name
+    assert round(1000 * sum(its[7][0] for its in spent)) == counts["draft_us"] - before["draft_us"] > 0
+    assert min(its[0] for its in spent) > 0.0
+    assert decoder.spent() == (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, [0.0])
     assert counts["draft_failures"] == 0 and n_drafts >= n_rounds - 4
     assert counts["draft_calls"] < 1.2 * N_MAX * n_rounds
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspec.engine.config import ExactConfig
 from pyspec.engine.generation import CallbackError, Chunk, FinishReason, Job, Result, TokenLogprob
@@ -51,12 +51,18 @@ class Setup:
     exact: ExactConfig | None = None
 
 
-@dataclass
-class Work:
-    """What a round took, all its requests together: decodes, and microseconds by name."""
+class Work(NamedTuple):
+    """What a round took, all its requests together; behind the first as `Decoder.spent` has it."""
 
-    counts: dict[str, int]
     total_ms: float
+    verify_ms: float
+    sampling_ms: float
+    grammar_ms: float
+    checkpoint_ms: float
+    draft_decode_ms: float
+    draft_read_ms: float
+    draft_failures: int
+    propose_ms: Sequence[float]
 
 
 class Run:
@@ -185,7 +191,7 @@ class Run:
         """
         first = not self._tokens
         tokens, n_drafted, n_accepted, _, error = self._decoder.result(self.seq)
-        self._count(work, n_drafted, first)
+        self._count(work, n_drafted, n_accepted, first)
         if self._n_prompt_rows:
             n_left = self.reading
             if first and self.job.prompt_progress is not None:
@@ -284,46 +290,42 @@ class Run:
             synthetic=self.setup.synthetic,
         )
 
-    def _count(self, work: Work, n_drafted: int, first: bool) -> None:
+    def _count(self, work: Work, n_drafted: int, n_accepted: int, first: bool) -> None:
         """Adds a round to the statistics. Times are those of the whole round, whoever shares it."""
-        stats, counts = self.job.stats, work.counts
-        model = self.setup.chain.draft_model
-        model_name = "" if model is None else model.name
+        stats, chain, draft = self.job.stats, self.setup.chain, self._draft
         stats.target_calls += 1
         stats.target_rows += self._n_prompt_rows or 1 + n_drafted
-        calls, rows = self.setup.chain.draft_work(self.seq)
-        stats.draft_calls += calls - self._draft_work[0]
-        stats.draft_rows += rows - self._draft_work[1]
-        self._draft_work = calls, rows
-        if self._draft is not None:
+        if chain.draft_model is not None:
+            calls, rows = chain.draft_work(self.seq)
+            stats.draft_calls += calls - self._draft_work[0]
+            stats.draft_rows += rows - self._draft_work[1]
+            self._draft_work = calls, rows
+        if draft is not None:
             stats.rounds += 1
             stats.rounds_without_draft += n_drafted == 0
-            if self._draft.source is not None:
-                n_accepted = self._decoder.result(self.seq)[2]
-                stats.speculator(self._draft.source).count(n_drafted, n_accepted)
-            for name, n_discarded in self._draft.discarded.items():
+            if draft.source is not None:
+                stats.speculator(draft.source).count(n_drafted, n_accepted)
+            for name, n_discarded in draft.discarded.items():
                 stats.speculator(name).discarded += n_discarded
-            for name, n_refused in self._draft.refused.items():
+            for name, n_refused in draft.refused.items():
                 stats.speculator(name).refused += n_refused
-            for name, n_failures in self._draft.failures.items():
+            for name, n_failures in draft.failures.items():
                 stats.speculator(name).failures += n_failures
-            if self._draft.asked_model and counts["draft_failures"]:
-                stats.speculator(model_name).failures += counts["draft_failures"]
+            if draft.asked_model and work.draft_failures and chain.draft_model is not None:
+                stats.speculator(chain.draft_model.name).failures += work.draft_failures
         propose_ms = 0.0
-        for name, clocks in self.setup.chain.clocks:
-            for clock in clocks:
-                spent_ms = counts.get(clock, 0) / 1000.0
-                if spent_ms:
-                    stats.speculator(name).propose_ms += spent_ms
-                    propose_ms += spent_ms
+        for name, spent_ms in zip(chain.compiled_names, work.propose_ms, strict=True):
+            if spent_ms:
+                stats.speculator(name).propose_ms += spent_ms
+                propose_ms += spent_ms
         if first:
             stats.prefill_ms += work.total_ms
             return
         stats.decode_ms += work.total_ms
         stats.draft_ms += propose_ms
-        stats.draft_read_ms += counts["draft_read_us"] / 1000.0
-        stats.verify_ms += counts["verify_us"] / 1000.0
-        stats.sampling_ms += counts["sampling_us"] / 1000.0
-        stats.grammar_ms += counts["grammar_us"] / 1000.0
-        stats.checkpoint_ms += counts["checkpoint_us"] / 1000.0
-        stats.libllama_ms += (counts["draft_decode_us"] + counts["verify_us"] + counts["checkpoint_us"]) / 1000.0
+        stats.draft_read_ms += work.draft_read_ms
+        stats.verify_ms += work.verify_ms
+        stats.sampling_ms += work.sampling_ms
+        stats.grammar_ms += work.grammar_ms
+        stats.checkpoint_ms += work.checkpoint_ms
+        stats.libllama_ms += work.draft_decode_ms + work.verify_ms + work.checkpoint_ms

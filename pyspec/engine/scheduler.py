@@ -79,7 +79,7 @@ class Scheduler:
         self._decoder = setup.decoder
         self._no_drafts = 0  # so many rounds
         self._t_settled: float | None = None  # the end of the last round, while requests run
-        self._counts: dict[str, int] | None = None  # what the decoder had counted by then
+        self._settled = False  # what the decoder has done by then is counted
         # Spot checks of exact mode: decodes since the last, how many there were, one is under way, one has failed.
         self._n_unchecked = 0
         self._n_watched = 0
@@ -103,7 +103,7 @@ class Scheduler:
             return
         if not self.runs:
             self._t_settled = time.perf_counter()
-        self._counts = None  # taking a slot is no part of a round
+        self._settled = False  # taking a slot is no part of a round
         self.runs.append(run)
 
     def reads_for(self, job: Job) -> bool:
@@ -182,8 +182,9 @@ class Scheduler:
         """One decode for these requests; where that fails, in smaller pieces, until only what can't be done fails."""
         if not runs:
             return
-        before = self._decoder.counts() if self._counts is None else self._counts
-        self._counts = None
+        if not self._settled:
+            self._decoder.spent()
+        self._settled = False
         t0 = time.perf_counter()
         try:
             n_prompt_rows = self._plan(runs, drafting)
@@ -203,7 +204,7 @@ class Scheduler:
             for run in runs:
                 self._fail(run, error)
             return
-        self._emit([run for run in runs if run.takes_part], before, t0)
+        self._emit([run for run in runs if run.takes_part], t0)
 
     def _plan(self, runs: Sequence[Run], drafting: bool) -> int:
         """Shares the rows of the batch out: last tokens, then prompts, then drafts. Returns the rows of prompts."""
@@ -254,12 +255,13 @@ class Scheduler:
                 "measured for this model; texts may differ from plain decoding's. EngineStats.spot_differences counts"
             )
 
-    def _emit(self, runs: Sequence[Run], before: dict[str, int], t0: float) -> None:
+    def _emit(self, runs: Sequence[Run], t0: float) -> None:
         """Hands out what the round gave, and lets those leave who are done."""
-        now = self._counts = self._decoder.counts()
+        spent = self._decoder.spent()
+        self._settled = True
         t1 = time.perf_counter()
         settled = t0 if self._t_settled is None else self._t_settled
-        work = Work({name: n - before.get(name, 0) for name, n in now.items()}, 1000.0 * (t1 - settled))
+        work = Work(1000.0 * (t1 - settled), *spent)
         self._t_settled = t1
         self.totals.busy_ms += 1000.0 * (t1 - t0)
         verdicts: list[Verdict] = []

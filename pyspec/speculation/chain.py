@@ -69,7 +69,7 @@ class Chain:
         controller: chooses the lengths; None: every draft is as long as its speculator and the budget allow.
 
     Attributes:
-        clocks: of each speculator the name, and the decoder's counts of the microseconds that it spends.
+        compiled_names: names of the compiled speculators, in the decoder's order.
     """
 
     def __init__(
@@ -82,11 +82,8 @@ class Chain:
         self._decoder = decoder
         self._speculators = speculators
         self._model = next((s for s in speculators if isinstance(s, ModelRunner)), None)
-        self.clocks = tuple(
-            (s.name, ("draft_us",) if s is self._model else (f"{s.name}.propose_us", f"{s.name}.index_us"))
-            for s in speculators
-        )
         compiled = [s for s in speculators if isinstance(s, CompiledSpeculator)]
+        self.compiled_names = tuple(speculator.name for speculator in compiled)
         self._which = compiled.index(self._model) if self._model is not None else -1  # among the decoder's
         self._with_prompts = False  # in the round's batch
         self._n_plain = 0  # rounds in which nobody drafted
@@ -144,9 +141,9 @@ class Chain:
                 self._offer(speculator, open_ones)
             for draft in open_ones:
                 length = decoder.n_drafted(draft.seq)
-                n_refused = decoder.n_refused(draft.seq) - sum(draft.refused.values())
+                n_refused = decoder.n_refused(draft.seq)
                 if n_refused:
-                    draft.refused[speculator.name] = n_refused
+                    _note_more(draft.refused, speculator.name, n_refused)
                 if length and controller is not None and speculator is not self._model:
                     rows = prompt_rows + len(drafts) + sum(decoder.n_drafted(d.seq) for d in wanting if d is not draft)
                     length = controller.cut(
@@ -167,8 +164,11 @@ class Chain:
         controller, model = self.controller, self._model
         if controller is None:
             return
-        asked = any(verdict.draft.asked_model for verdict in verdicts)
-        plain = not asked and not any(verdict.drafted for verdict in verdicts)
+        asked = drafted = False
+        for verdict in verdicts:
+            asked |= verdict.draft.asked_model
+            drafted |= verdict.drafted > 0
+        plain = not asked and not drafted
         self._n_plain += plain
         rows, verify_ms = self._decoder.last_decode()
         if plain and self._n_plain % PLAIN_SAMPLE:
@@ -243,9 +243,9 @@ class Chain:
                 decoder.set_budget(draft.seq, draft.budget)
         for draft in asked:
             draft.asked_model |= speculator is self._model
-            discarded = decoder.result(draft.seq)[3] - sum(draft.discarded.values())
-            if discarded:
-                draft.discarded[speculator.name] = discarded
+            n_discarded = decoder.n_discarded(draft.seq)
+            if n_discarded:
+                _note_more(draft.discarded, speculator.name, n_discarded)
 
     # -- Python --------------------------------------------------------------------------------------------------
 
@@ -258,6 +258,13 @@ class Chain:
                 draft.failures[speculator.name] = 1
             else:
                 self._decoder.offer(draft.seq, tokens)
+
+
+def _note_more(by_name: dict[str, int], name: str, total: int) -> None:
+    """Of a total, puts what is not others' down to one speculator."""
+    n_new = total - sum(by_name.values())
+    if n_new:
+        by_name[name] = n_new
 
 
 def _alike(verdicts: Sequence[Verdict]) -> bool:

@@ -112,7 +112,10 @@ class Stats:
 
     def speculator(self, name: str) -> SpeculatorStats:
         """The entry of one speculator, made on first use."""
-        return self.speculators.setdefault(name, SpeculatorStats())
+        found = self.speculators.get(name)
+        if found is None:
+            found = self.speculators[name] = SpeculatorStats()
+        return found
 
     def _sum(self, name: str) -> int:
         return sum(getattr(s, name) for s in self.speculators.values())
