@@ -69,6 +69,15 @@ def counted(texts: list[States], n_vocab: int) -> npt.NDArray[np.int64]:
     return counts
 
 
+def feature_scales(texts: list[States]) -> torch.Tensor:
+    """The root mean square of each feature; not of the first token's, where some are out of all proportion."""
+    squares, n = np.zeros(texts[0].features.shape[1]), 0
+    for text in texts:
+        squares += np.square(text.features[1:].astype(np.float32)).sum(0)
+        n += len(text.features) - 1
+    return torch.from_numpy(np.sqrt(squares / n)).float()
+
+
 def commonest(counts: npt.NDArray[np.int64], size: int) -> list[int]:
     """The ids the target wrote most often, in order of id; the smallest ones of those it never wrote, to fill up."""
     return sorted(np.argsort(-counts, kind="stable")[:size].tolist())
@@ -98,12 +107,8 @@ def make_eagle3(args: argparse.Namespace) -> None:
     learned, held = states_of(args)
     path = models.resolve(args.target)
     target = read_target(path)
-    scales = [
-        float(np.sqrt(np.mean(np.square(learned[0].features[1:, i * 576 : (i + 1) * 576].astype(np.float32)))))
-        for i in range(3)
-    ]
     drafted = commonest(counted(learned, len(target.embeddings)), args.vocabulary)
-    head = Eagle3(Shape(), target, drafted, scales)
+    head = Eagle3(Shape(), target, drafted, feature_scales(learned))
     fit(head, partial(start, head, target, learned), learned, held, args, checkpoint=WORK / "eagle3.pt",
         title="EAGLE-3")  # fmt: skip
     exact, final = WORK / "smollm2-eagle3.f32.gguf", WORK / "smollm2-eagle3.gguf"

@@ -38,22 +38,21 @@ class Eagle3(nn.Module):
         shape: its sizes.
         target: weights of the target.
         drafted: ids of the tokens it can propose.
-        scales: root mean squares of the features of each layer: they are divided by them.
+        scales: root mean squares of the features (3 * width). They are divided by them, as some are hundreds of times
+            as large as others, and a step that is right for the others' weights would be too large for theirs.
     """
 
-    def __init__(self, shape: Shape, target: Target, drafted: list[int], scales: list[float]) -> None:
+    def __init__(self, shape: Shape, target: Target, drafted: list[int], scales: Tensor) -> None:
         super().__init__()
         self.shape = shape
         w = shape.width
-        # Stays as least squares finds it: some features are hundreds of times as large as others, and steps that are
-        # right for the others' weights are too large for theirs.
-        self.fc = nn.Linear(3 * w, w, bias=False).requires_grad_(False)
+        self.fc = nn.Linear(3 * w, w, bias=False)
         self.token_norm, self.state_norm, self.ffn_norm, self.output_norm = (Norm(w) for _ in range(4))
         self.attention = Projections(2 * w, w, shape.n_head, shape.n_head_kv, shape.head, shape.base)
         self.ffn = FeedForward(w, shape.inner)
         ids = torch.tensor(drafted)
         self.register_buffer("drafted", ids)
-        self.register_buffer("scales", torch.tensor(scales).repeat_interleave(w))
+        self.register_buffer("scales", scales)
         self.register_buffer("embeddings", target.embeddings, persistent=False)
         self.register_buffer("head", target.embeddings[ids].clone(), persistent=False)
         places = torch.full((len(target.embeddings),), -1)

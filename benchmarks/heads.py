@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""draft-mtp against llama.cpp's server: same file, same libraries, same draft lengths, same machine, same run.
+"""Drafts that read hidden states against llama.cpp's server: same files, libraries, draft lengths, machine and run.
 
-    make example && python benchmarks/mtp.py
-    python benchmarks/mtp.py --target model.gguf --lengths 1,2
+    make example && python benchmarks/heads.py         # draft-mtp, with the small model that comes with the package
+    python benchmarks/heads.py --target smollm2-f32 --draft smollm2-eagle3 --threads 2 --ctx 1024
 
 For each draft length both programs are open at once, one slot and so many threads each, and write the same greedy texts
 in turn, one request after the other, through their own streaming interfaces (see `serving.py`). What is accepted per
@@ -27,6 +27,9 @@ from serving import ROOT, SERVER, Load, Report, engine_process, server_process
 
 import pyspec
 from pyspec import models
+from pyspec.bench.kinds import KINDS, prompts_for
+from pyspec.bench.prompts import chatml
+from pyspec.speculation.detection import detect_draft
 
 # Beginnings of what the model of the package was trained on: Python's documentation.
 PROMPTS = (
@@ -36,14 +39,21 @@ PROMPTS = (
     "Convert a string or a number to", "Split the path into",
 )  # fmt: skip
 
+SETTINGS = ("target", "draft", "lengths", "repetitions", "tokens", "threads")
+
 
 @contextlib.contextmanager
 def pair(args: argparse.Namespace, report: Report, n_max: int) -> Any:
     """Both programs, with drafts of n_max tokens; 0: without."""
     target = str(models.resolve(args.target))
-    draft = [{"type": "draft-mtp", "n_max": n_max}] if n_max else None
     server = ["-m", target, "-np", "1", "-c", str(args.ctx), "-t", str(args.threads)]
-    server += ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(n_max)] if n_max else []
+    draft: list[dict[str, Any]] | None = None
+    if n_max:
+        path = None if args.draft is None else str(models.resolve(args.draft))
+        kind = "draft-mtp" if path is None else detect_draft(path)
+        draft = [{"type": kind, "n_max": n_max} | ({} if path is None else {"path": path})]
+        server += ["--spec-type", kind, "--spec-draft-n-max", str(n_max)]
+        server += [] if path is None else ["-md", path, "-td", str(args.threads)]
     engine: dict[str, Any] = {"target": target, "n_ctx": args.ctx, "n_threads": args.threads, "speculation": draft}
     with (
         engine_process(report, f"pyspec {n_max}", **engine) as ours,
@@ -54,7 +64,7 @@ def pair(args: argparse.Namespace, report: Report, n_max: int) -> Any:
 
 def measure(load: Load, args: argparse.Namespace) -> dict[str, Any]:
     """All prompts, one after the other."""
-    records = load(list(PROMPTS), args.tokens, 1)
+    records = load(args.prompts, args.tokens, 1)
     n_tokens = sum(record.n_tokens for record in records)
     accepted = sum(record.accepted for record in records)
     rounds = n_tokens - len(records) - accepted
@@ -69,6 +79,7 @@ def measure(load: Load, args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="tiny-mtp")
+    parser.add_argument("--draft", help="its file, for a target that chats (default: NextN layers)")
     parser.add_argument("--lengths", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1, 2, 3])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
@@ -76,11 +87,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "mtp.json")
     args = parser.parse_args()
+    args.prompts = list(PROMPTS)
+    if args.draft is not None:
+        args.prompts = [chatml(prompt.request) for kind in KINDS for prompt in prompts_for([kind], 2)]
     if not SERVER.exists():
         sys.exit(f"{SERVER.relative_to(ROOT)} is missing; build it with `make example`")
     report = Report(
         machine={"platform": platform.platform(), "processor": platform.processor(), **pyspec.build_info()},
-        settings={name: getattr(args, name) for name in ("target", "lengths", "repetitions", "tokens", "threads")},
+        settings={name: getattr(args, name) for name in SETTINGS},
     )
     for n_max in args.lengths:
         with pair(args, report, n_max) as programs:
@@ -91,7 +105,7 @@ def main() -> None:
                 for name, load in programs.items():
                     rows[name].append(measure(load, args))
         same = sum(a == b for a, b in zip(rows["pyspec"][0]["texts"], rows["llama-server"][0]["texts"], strict=True))
-        entry: dict[str, Any] = {"same_texts": same, "prompts": len(PROMPTS)}
+        entry: dict[str, Any] = {"same_texts": same, "prompts": len(args.prompts)}
         for name, found in rows.items():
             entry[name] = {
                 key: round(statistics.median(row[key] for row in found), 3)
@@ -112,7 +126,7 @@ def main() -> None:
                 "accepted per round"
                 for name in rows
             )
-            + f"; ratio {entry['ratio']:.2f}; same texts {same} of {len(PROMPTS)}",
+            + f"; ratio {entry['ratio']:.2f}; same texts {same} of {len(args.prompts)}",
             flush=True,
         )
     content = asdict(report)
