@@ -53,7 +53,7 @@ def texts_of(args: argparse.Namespace) -> dict[int, list[Text]]:
 def states_of(args: argparse.Namespace) -> tuple[list[States], list[States]]:
     """What is trained on, and what is held out: every second one of those is greedy."""
     read = [
-        states(WORK / f"states-{seed}", texts, target=args.target, layers=LAYERS, n_threads=args.threads)
+        states(WORK / f"states-{seed}", texts, target=args.reader or args.target, layers=LAYERS, n_threads=args.threads)
         for seed, texts in texts_of(args).items()
     ]
     every = [text for part in read for text in part]
@@ -174,6 +174,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=6144, help="tokens that are drafted (default: 6144)")
     parser.add_argument("--writer", default="smollm2-q4_0", help="model that writes the texts (default: smollm2-q4_0)")
     parser.add_argument("--target", default="smollm2-f32", help="model that is drafted for (default: smollm2-f32)")
+    parser.add_argument("--reader", metavar="FILE", help="model whose hidden states are read: the target's, or nearly, "
+                        "in another number format, where that is faster (default: --target)")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=KINDS,
                         help=f"of prompts to measure on, of {','.join(KINDS)}")  # fmt: skip
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

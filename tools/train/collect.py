@@ -13,7 +13,7 @@ from pyspec.chat import render
 from tools.train.asked import requests
 from tools.train.progress import Bar
 
-N_SLOTS = 16
+N_SLOTS = 64
 LONGEST = 160
 WARM = 0.7
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tools.train.batches import Batch
-from tools.train.layers import FeedForward, Norm, Projections, masked_cross_entropy
+from tools.train.layers import FeedForward, Norm, Projections
 from tools.train.target import Target
 
 WEIGHTS = (1.0, 0.8, 0.6)  # of the steps, in the loss
@@ -94,20 +94,21 @@ class Eagle3(nn.Module):
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The cross entropy to the target's distribution in each step, and what would be accepted."""
-        n = batch.tokens.shape[1] - 1
-        rows = torch.arange(n)
+        wanted = batch.wanted[:, 1:]
+        rows = torch.arange(wanted.shape[1])
+        with torch.no_grad():
+            goals = (batch.final[:, 1:][wanted].to(self.head.dtype) @ self.head.T).float().softmax(-1)
         total = torch.zeros(())
         hits = []
         for k, made in enumerate(self.states(batch.tokens, batch.features, len(WEIGHTS))):
-            counts = batch.wanted[:, 1:] & (rows >= k)
+            counts = wanted & (rows >= k)
             logits = self.output_norm(made[counts]).to(self.head.dtype) @ self.head.T
-            with torch.no_grad():
-                goal = batch.final[:, 1:][counts].to(self.head.dtype) @ self.head.T
-            total = total + WEIGHTS[k] * masked_cross_entropy(logits, goal)
+            goal = goals if k == 0 else goals[counts[wanted]]
+            total = total + WEIGHTS[k] * nn.functional.cross_entropy(logits.float(), goal)
             hit = torch.zeros(counts.shape, dtype=torch.bool)
             hit[counts] = logits.argmax(-1) == self.places[batch.best[:, 1:][counts]]
             hits.append(hit)
-        return total / sum(WEIGHTS), accepted(hits, batch.wanted[:, 1:])
+        return total / sum(WEIGHTS), accepted(hits, wanted)
 
 
 def later(x: Tensor, steps: int, dim: int = 1) -> Tensor:
