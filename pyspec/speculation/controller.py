@@ -25,7 +25,6 @@ known about yet, good drafts are expected for a few rounds: with a wrong idea of
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +33,7 @@ from pyspec.speculation.acceptance import PositionRates
 from pyspec.speculation.beliefs import DraftHistory, HeadBeliefs, SequenceState
 from pyspec.speculation.confidence import Calibration
 from pyspec.speculation.costs import RowCosts
-from pyspec.speculation.free_drafts import LONG_RUN, FreeDrafts
+from pyspec.speculation.free_drafts import PRIOR, FreeDrafts, Prices, general_rates
 from pyspec.speculation.lengths import Candidate, Choice, best_common_length, best_lengths, worthwhile_chances
 
 
@@ -78,15 +77,7 @@ class LengthController:
     PROBE_FLOORS = ([0.0, 0.0, 2.0], [0.0, 2.0])  # a try drafts two tokens, whatever they look like
     WAITING = 0.15  # what a draft computed in a piece besides has to bring more for the sequence that waits for it
     MOST_WAITING = 1  # sequences that may have to wait for another one's draft; with more, streams would falter
-    FREE_PRIOR = 1.5  # what other requests' free drafts brought counts as so many observations: texts differ
-    # How likely a free draft's token is right, by the run before it, while nothing is known. Low at first: where rows
-    # are dear the first drafts are only compared, and where they are cheap they are verified all the same.
-    FREE_START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
-    FREE_ALLOWANCE = 0.3  # tokens' time that free drafts may cost a request beyond what they have brought
-    FREE_TRUST = 1.5  # and so much more where others of them, not verified, would have been right
-    FREE_CREDIT = 16.0  # tokens' time that they may have in hand at most
-    FREE_MARGIN = 1.1  # gain from which on they are verified: waiting costs nothing, and teaches as much
-    FREE_SHARE = 0.005  # of the time, by which what they have lost is forgiven
+    FREE_MARGIN = 1.1  # gain from which on free drafts are verified: waiting costs nothing, and teaches as much
     STRETCH = 16  # computations of the floors between two drafts that are longer than seems to pay
     MARGIN = 1.02  # a gain below this is within what costs are known to
     LONGEST_LAG = 4  # tokens a draft model that drafts in every round may have to read first; more is a new text
@@ -302,13 +293,14 @@ class LengthController:
         """What the draft model takes for one sequence's draft."""
         return history.steps * self.draft(1) + history.catching_up_ms
 
-    def _token_ms(self, n_generating: int) -> float:
-        """What a token takes where nobody drafts."""
-        return (self._decode_ms(n_generating, 0) + self._overhead_ms) / n_generating
-
-    def _row_ms(self, n_generating: int, drafted: int) -> float:
-        """What so many drafted tokens of one sequence add to a decode."""
-        return self._decode_ms(n_generating, 0, drafted) - self._decode_ms(n_generating, 0)
+    def _prices(self, n_generating: int) -> Prices:
+        """What drafts are paid with where so many sequences generate."""
+        plain_ms = self._decode_ms(n_generating, 0)
+        return Prices(
+            token_ms=(plain_ms + self._overhead_ms) / n_generating,
+            row_ms=lambda drafted: self._decode_ms(n_generating, 0, drafted) - plain_ms,
+            switch_ms=self.switch_ms,
+        )
 
     def _reading_ms(self, unread: int, left: float) -> float:
         """What it costs each token to come that the model has to read up first."""
@@ -385,20 +377,10 @@ class LengthController:
         known.propose(draft)
         kept = 0
         if not (self.own_pools and n_generating - 1 > self.MOST_WAITING):
-            n = self._affordable(known, len(draft), n_generating)
+            n = known.affordable(len(draft), self._prices(n_generating))
             kept = self._worthwhile(seq, known.chances(n), n_rows, n_generating, model_may_draft) if n else 0
         self.decisions.cut += len(draft) - kept
         return kept
-
-    def _affordable(self, known: FreeDrafts, length: int, n_generating: int) -> int:
-        """Of a draft, as much as the account could bear to be wrong."""
-        if known.run >= LONG_RUN:
-            return length
-        room = known.balance_ms + self.FREE_ALLOWANCE * self._token_ms(n_generating)
-        if room <= 0.0:
-            return 0
-        room -= self.switch_ms
-        return bisect_right(range(1, length + 1), room, key=lambda n: self._row_ms(n_generating, n))
 
     def _worthwhile(
         self, seq: int, chances: Sequence[float], n_rows: int, n_generating: int, model_may_draft: bool
@@ -471,25 +453,15 @@ class LengthController:
 
     def observe_draft(self, seq: int, speculator: str, drafted: int, accepted: int, *, n_generating: int = 1) -> None:
         """Takes in how a draft that had cost nothing fared, in a batch of so many sequences that generate."""
-        known = self._free(seq, speculator)
-        token_ms = self._token_ms(n_generating)
-        known.balance_ms += accepted * token_ms - self._row_ms(n_generating, drafted) - self.switch_ms
-        known.balance_ms = min(known.balance_ms, self.FREE_CREDIT * token_ms)
-        known.verified = True
+        self._free(seq, speculator).pay(drafted, accepted, self._prices(n_generating))
 
     def observe_emitted(self, seq: int, tokens: Sequence[int], *, n_generating: int = 1) -> None:
         """Takes in what the target has said, whoever drafted it, in a batch of so many sequences that generate."""
         for known in self._head.sequences[seq].free.values():
             n_right = known.compare(tokens)
-            verified, known.verified = known.verified, False
-            if known.balance_ms < 0.0:
-                forgiven = self.FREE_SHARE * self._token_ms(n_generating) * len(tokens)
-                known.balance_ms = min(0.0, known.balance_ms + forgiven)
-            if n_right and not verified:
-                # What was right would have brought that much, and more or less the next one will.
-                token_ms, n = self._token_ms(n_generating), max(n_right, LONG_RUN)
-                gain = n_right * max(0.0, token_ms - self._row_ms(n_generating, n) / n)
-                known.balance_ms = max(known.balance_ms, min(known.balance_ms + gain, self.FREE_TRUST * token_ms))
+            if n_right or known.balance_ms < 0.0:
+                known.trust(n_right, len(tokens), self._prices(n_generating))
+            known.verified = False
 
     def observe_model_draft(
         self, seq: int, confidences: Sequence[float], accepted: int, *, steps: int, emitted: int
@@ -517,8 +489,8 @@ class LengthController:
     def _free(self, seq: int, speculator: str) -> FreeDrafts:
         free = self._head.sequences[seq].free
         if speculator not in free:
-            general = self._free_rates.setdefault(speculator, PositionRates(start=self.FREE_START, forget=0.97))
-            free[speculator] = FreeDrafts(PositionRates(general, prior_weight=self.FREE_PRIOR))
+            general = self._free_rates.setdefault(speculator, general_rates())
+            free[speculator] = FreeDrafts(PositionRates(general, prior_weight=PRIOR))
         return free[speculator]
 
     def _guess(self) -> DraftHistory:

@@ -12,13 +12,43 @@ verified would have been right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspec.speculation.acceptance import PositionRates
 
 # Runs from here on are alike. One that long is a copy, and may be drafted at any length.
 LONG_RUN = 16
+# How likely a token is right, by the run before it, while nothing is known. Low at first: where rows are dear the first
+# drafts are only compared, and where they are cheap they are verified all the same.
+START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
+PRIOR = 1.5  # what other requests' drafts brought counts as so many observations: texts differ
+
+ALLOWANCE = 0.3  # tokens' time that drafts may cost a request beyond what they have brought
+TRUST = 1.5  # and so much more where others of them, not verified, would have been right
+CREDIT = 16.0  # tokens' time that they may have in hand at most
+FORGIVEN = 0.005  # share of the time by which what they have lost is forgiven
+
+
+class Prices(NamedTuple):
+    """What is paid with, in milliseconds, in rounds of as many sequences as there are.
+
+    Attributes:
+        token_ms: a plain round's time for each of its tokens.
+        row_ms: what so many drafted tokens add to a round.
+        switch_ms: what a round with a draft takes longer besides, as its graph is another one.
+    """
+
+    token_ms: float
+    row_ms: Callable[[int], float]
+    switch_ms: float
+
+
+def general_rates() -> PositionRates:
+    """What is known of such a speculator over all requests, nothing yet."""
+    return PositionRates(start=START, forget=0.97)
 
 
 @dataclass
@@ -67,3 +97,30 @@ class FreeDrafts:
             n_right += 1
         self.expected = self.expected[n_right:]
         return n_right
+
+    # -- the account ---------------------------------------------------------------------------------------------
+
+    def affordable(self, length: int, prices: Prices) -> int:
+        """Of a draft, as much as the account could bear to be wrong."""
+        if self.run >= LONG_RUN:
+            return length
+        room = self.balance_ms + ALLOWANCE * prices.token_ms
+        if room <= 0.0:
+            return 0
+        return bisect_right(range(1, length + 1), room - prices.switch_ms, key=prices.row_ms)
+
+    def pay(self, drafted: int, accepted: int, prices: Prices) -> None:
+        """Enters what a verified draft has brought and cost."""
+        self.balance_ms += accepted * prices.token_ms - prices.row_ms(drafted) - prices.switch_ms
+        self.balance_ms = min(self.balance_ms, CREDIT * prices.token_ms)
+        self.verified = True
+
+    def trust(self, n_right: int, n_emitted: int, prices: Prices) -> None:
+        """Enters time that has passed, and what would have been right without being verified."""
+        if self.balance_ms < 0.0:
+            self.balance_ms = min(0.0, self.balance_ms + FORGIVEN * prices.token_ms * n_emitted)
+        if n_right and not self.verified:
+            # It would have brought that much, and more or less the next one will.
+            n = max(n_right, LONG_RUN)
+            gain = n_right * max(0.0, prices.token_ms - prices.row_ms(n) / n)
+            self.balance_ms = max(self.balance_ms, min(self.balance_ms + gain, TRUST * prices.token_ms))

@@ -30,7 +30,7 @@ from tools.train.eagle3 import Eagle3, Shape
 from tools.train.files import write_eagle3, write_plain
 from tools.train.loop import evaluate, train
 from tools.train.measure import measure
-from tools.train.start import start
+from tools.train.start import start, whitening
 from tools.train.start_plain import start_plain
 from tools.train.states import Reader, States, states
 from tools.train.target import read_target
@@ -38,7 +38,8 @@ from tools.train.target import read_target
 WORK = Path(__file__).resolve().parents[2] / "build" / "train"
 LAYERS = (2, 15, 29)  # of 30; the last one's input is what the target is nearest to say
 TEXTS = "1:84,2:400"
-N_HELD = 24  # of these, the last ones, are not trained on
+N_HELD = 48  # of these, the last ones, are not trained on
+N_START = 600  # least squares are done on about so many
 LARGEST_DIFFERENCE = 1e-3
 
 
@@ -67,15 +68,6 @@ def counted(texts: list[States], n_vocab: int) -> npt.NDArray[np.int64]:
     for text in texts:
         np.add.at(counts, text.best[text.n_prompt - 1 :], 1)
     return counts
-
-
-def feature_scales(texts: list[States]) -> torch.Tensor:
-    """The root mean square of each feature; not of the first token's, where some are out of all proportion."""
-    squares, n = np.zeros(texts[0].features.shape[1]), 0
-    for text in texts:
-        squares += np.square(text.features[1:].astype(np.float32)).sum(0)
-        n += len(text.features) - 1
-    return torch.from_numpy(np.sqrt(squares / n)).float()
 
 
 def commonest(counts: npt.NDArray[np.int64], size: int) -> list[int]:
@@ -108,8 +100,9 @@ def make_eagle3(args: argparse.Namespace) -> None:
     path = models.resolve(args.target)
     target = read_target(path)
     drafted = commonest(counted(learned, len(target.embeddings)), args.vocabulary)
-    head = Eagle3(Shape(), target, drafted, feature_scales(learned))
-    fit(head, partial(start, head, target, learned), learned, held, args, checkpoint=WORK / "eagle3.pt",
+    first = learned[:: -(-len(learned) // N_START)]
+    head = Eagle3(Shape(), target, drafted, whitening(first))
+    fit(head, partial(start, head, target, first), learned, held, args, checkpoint=WORK / "eagle3.pt",
         title="EAGLE-3")  # fmt: skip
     exact, final = WORK / "smollm2-eagle3.f32.gguf", WORK / "smollm2-eagle3.gguf"
     for file, quantized in ((exact, False), (final, True)):

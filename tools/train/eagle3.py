@@ -38,11 +38,12 @@ class Eagle3(nn.Module):
         shape: its sizes.
         target: weights of the target.
         drafted: ids of the tokens it can propose.
-        scales: root mean squares of the features (3 * width). They are divided by them, as some are hundreds of times
-            as large as others, and a step that is right for the others' weights would be too large for theirs.
+        whitening: what the features are multiplied by first (3 * width, 3 * width), so that they are of one size and
+            hardly tell of each other. Some are hundreds of times as large as others, and many go together: a step that
+            is right for one weight would be far too large for all of them. In the file it is a part of `fc`.
     """
 
-    def __init__(self, shape: Shape, target: Target, drafted: list[int], scales: Tensor) -> None:
+    def __init__(self, shape: Shape, target: Target, drafted: list[int], whitening: Tensor) -> None:
         super().__init__()
         self.shape = shape
         w = shape.width
@@ -52,7 +53,7 @@ class Eagle3(nn.Module):
         self.ffn = FeedForward(w, shape.inner)
         ids = torch.tensor(drafted)
         self.register_buffer("drafted", ids)
-        self.register_buffer("scales", scales)
+        self.register_buffer("whitening", whitening)
         self.register_buffer("embeddings", target.embeddings, persistent=False)
         self.register_buffer("head", target.embeddings[ids].clone(), persistent=False)
         places = torch.full((len(target.embeddings),), -1)
@@ -68,7 +69,7 @@ class Eagle3(nn.Module):
             n_steps: of drafting; in step k the rows before the k-th mean nothing.
         """
         embedded = self.token_norm(self.embeddings[tokens[:, 1:]])
-        state = self.fc(features[:, :-1].float() / self.scales)
+        state = self.fc(features[:, :-1].float() @ self.whitening)
         n = state.shape[1]
         at = torch.arange(n)
         keys: list[Tensor] = []

@@ -95,7 +95,7 @@ def write_eagle3(path: Path, head: Eagle3, *, layers: list[int], target: Path, q
     file.key("target_layers", layers)
     file.key("target_hidden_size", s.width)
     matrices = {
-        "fc.weight": head.fc.weight / head.scales,
+        "fc.weight": head.fc.weight @ head.whitening.T,
         "blk.0.attn_q.weight": a.q.weight,
         "blk.0.attn_k.weight": a.k.weight,
         "blk.0.attn_v.weight": a.v.weight,

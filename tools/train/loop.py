@@ -55,7 +55,7 @@ def train(
                 nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
                 step += 1
-                for name, value in {"loss": float(loss), **numbers}.items():
+                for name, value in {"loss": float(loss.detach()), **numbers}.items():
                     smooth[name] = SMOOTHING * smooth.get(name, value) + (1 - SMOOTHING) * value
                 bar.advance(**smooth)
                 if time.monotonic() - saved > SAVE_SECONDS:

@@ -5,12 +5,14 @@ features there; then a map of that state and of the token's embedding foresees t
 attention: heads that see nothing but their own pair, because queries and keys are made of the embedding, and whose
 values are a factor of the map. The other heads are those of the target's last layer. What the heads and the
 feed-forward units, which are the target's too, give is then turned into the next state by least squares again: the
-attention's output, and the units', the latter over all steps of a draft.
+attention's output, and the units', the latter over all steps of a draft. At last what the outputs read is brought to
+one size. (Some of the target's units give a thousand times as much as others; steps of one length for all weights then
+do more harm than good.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tools.train.eagle3 import Eagle3
 
 N_OWN = 6  # heads that see their own pair
+LEAST_SIZE = 0.01  # of independent mixtures of features, whose mean is 1, so much is added to each
 SHARPNESS = 8.0  # of those: by how much their own pair outweighs others, as a logit
 
 
@@ -44,10 +47,10 @@ def start(head: Eagle3, target: Target, texts: Sequence[States]) -> None:
 
     features, goals = Fit(3 * w, w), Fit(2 * w, w)
     for text in texts:
-        features.add((torch.from_numpy(text.features).float() / head.scales)[1:], goal(text, target)[1:])
+        features.add((torch.from_numpy(text.features).float() @ head.whitening)[1:], goal(text, target)[1:])
     head.fc.weight.copy_(features.solve())
     for text in texts:
-        state = head.fc(torch.from_numpy(text.features[:-1]).float() / head.scales)
+        state = head.fc(torch.from_numpy(text.features[:-1]).float() @ head.whitening)
         token = head.token_norm(head.embeddings[torch.from_numpy(text.tokens)[1:]])
         rows = slice(first_row(text), None)
         goals.add(torch.cat((token, head.state_norm(state)), -1)[rows], (goal(text, target)[1:] - state)[rows])
@@ -71,22 +74,59 @@ def start(head: Eagle3, target: Target, texts: Sequence[States]) -> None:
     a.o.weight.zero_()
     for part, n_steps in ((a.o, 1), (head.ffn.down, 1), (head.ffn.down, 3)):
         refit(head, part, target, texts, n_steps)
+    for part, source in ((a.o, a.v), (head.ffn.down, head.ffn.up)):
+        balance(head, part, source, texts)
 
 
 def refit(head: Eagle3, part: nn.Linear, target: Target, texts: Sequence[States], n_steps: int) -> None:
     """Gives one of the layer's outputs the weights with which the layer comes closest to the next states."""
     fit = Fit(part.in_features, part.out_features)
+    for text, steps in runs(head, part, texts, n_steps):
+        for k, (read, made) in enumerate(steps):
+            rows = slice(first_row(text) + k, None)
+            others = made - read @ part.weight.T
+            fit.add(read[rows], (goal(text, target)[1:] - others)[rows])
+    part.weight.copy_(fit.solve())
+
+
+def balance(head: Eagle3, part: nn.Linear, source: nn.Linear, texts: Sequence[States]) -> None:
+    """Makes each number that an output reads 1 in the root mean square. `source` makes them, in proportion."""
+    squares, n = torch.zeros(part.in_features), 0
+    for text, steps in runs(head, part, texts, 1):
+        read = steps[0][0][first_row(text) :]
+        squares += read.square().sum(0)
+        n += len(read)
+    sizes = (squares / n).sqrt().clamp(min=1e-4)
+    source.weight /= sizes[:, None]
+    part.weight *= sizes
+
+
+def runs(
+    head: Eagle3, part: nn.Linear, texts: Sequence[States], n_steps: int
+) -> Iterator[tuple[States, list[tuple[Tensor, Tensor]]]]:
+    """Lets the head draft along texts: of each what an output reads in each step, and what the layer makes of it."""
     read: list[Tensor] = []
     hook = part.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0][0]))
     for text in texts:
         read.clear()
-        tokens, features = torch.from_numpy(text.tokens)[None], torch.from_numpy(text.features)[None]
-        for k, made in enumerate(head.states(tokens, features, n_steps)):
-            rows = slice(first_row(text) + k, None)
-            others = made[0] - read[k] @ part.weight.T
-            fit.add(read[k][rows], (goal(text, target)[1:] - others)[rows])
+        made = head.states(torch.from_numpy(text.tokens)[None], torch.from_numpy(text.features)[None], n_steps)
+        yield text, [(its, states[0]) for its, states in zip(read, made, strict=True)]
     hook.remove()
-    part.weight.copy_(fit.solve())
+
+
+def whitening(texts: Sequence[States]) -> Tensor:
+    """A matrix that makes features uncorrelated and of one size, but for what is nearly a mixture of others.
+
+    The first token's are left out: some of them are out of all proportion.
+    """
+    products, n = torch.zeros(2 * [texts[0].features.shape[1]]), 0
+    for text in texts:
+        read = torch.from_numpy(text.features[1:]).float()
+        products += read.T @ read
+        n += len(read)
+    scales = (products.diagonal() / n).sqrt()
+    sizes, axes = torch.linalg.eigh(products / n / torch.outer(scales, scales))
+    return (axes * (sizes.clamp(min=0.0) + LEAST_SIZE).rsqrt()) @ axes.T / scales[:, None]
 
 
 def goal(text: States, target: Target) -> Tensor:
