@@ -285,6 +285,8 @@ def test_drafts_that_read_the_target(tiny: Callable[[str], Path]) -> None:
         path = str(tiny(name))
         assert config("-md", path, *flags).speculation == (kind(path, n_max=2, p_min=0.5),)
         assert config("-md", path, "--spec-type", kind.kind).speculation == (kind(path),)
+    assert config("-md", "smollm2-eagle3", *flags).speculation == (DraftEagle3("smollm2-eagle3", n_max=2, p_min=0.5),)
+    assert config("-md", "smollm2-q8_0", *flags).speculation == (DraftModel("smollm2-q8_0", n_max=2, p_min=0.5),)
 
 
 @pytest.mark.parametrize(

@@ -340,8 +340,8 @@ def test_the_list_reads_no_files_and_knows_what_is_there(index: Path, tmp_path: 
     states = {info.name: info.state for info in models.list_models()}
     assert set(states) == {
         base + kind for base in ("smollm2", "gemma3") for kind in ("", "-f32", "-f16", "-q8_0", "-q4_0")
-    } | {"tiny-mtp"}
-    assert states["tiny-mtp"] == "ready"
+    } | {"tiny-mtp", "smollm2-eagle3"}
+    assert states["tiny-mtp"] == states["smollm2-eagle3"] == "ready"
     assert states["smollm2"] == states["gemma3"] == "to fetch"
     assert states["gemma3-q4_0"] == "to make"
     (tmp_path / "cache").mkdir()

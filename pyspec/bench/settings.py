@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from pyspec._llama import Model
 from pyspec.engine import Engine
 from pyspec.errors import InvalidRequest
+from pyspec.models import present
 from pyspec.speculation import (
     DraftDFlash,
     DraftDSpark,
@@ -148,10 +148,9 @@ class Defaults:
 
     @property
     def draft_kind(self) -> str:
-        """What the draft model is made for; a name stands for a plain model."""
-        if self.draft_model is None or not os.path.isfile(self.draft_model):
-            return DRAFT_SIMPLE
-        return detect_draft(self.draft_model)
+        """What the draft model is made for; one that has to be fetched is a plain one."""
+        path = None if self.draft_model is None else present(self.draft_model)
+        return DRAFT_SIMPLE if path is None else detect_draft(path)
 
     def of(self, kind: str) -> dict[str, Any]:
         """The parameters of a kind."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from pyspec.cli.options import context_size, layers
 from pyspec.cli.parser import Option, Removed, UsageError, add_options, given, with_flag
 from pyspec.engine import Engine
 from pyspec.errors import InvalidRequest, ModelLoadError
+from pyspec.models import present
 from pyspec.speculation import (
     DraftDFlash,
     DraftDSpark,
@@ -247,9 +247,10 @@ def read_speculation(args: argparse.Namespace) -> Literal["none", "auto"] | tupl
 
 
 def _kind_of(draft_model: str) -> str:
-    """What a draft model is made for. Registered models are plain ones, and what can't be read is reported later."""
+    """What a draft is made for. One that has to be fetched is a plain one; what can't be read is reported later."""
     try:
-        return detect_draft(draft_model) if os.path.isfile(draft_model) else DRAFT_SIMPLE.name
+        path = present(draft_model)
+        return DRAFT_SIMPLE.name if path is None else detect_draft(path)
     except ModelLoadError:
         return DRAFT_SIMPLE.name
 

@@ -40,6 +40,7 @@ __all__ = [
     "find",
     "list_models",
     "names",
+    "present",
     "resolve",
 ]
 
@@ -118,6 +119,14 @@ def find(name: str) -> Path | None:
     path = cache_dir() / entry.filename
     good = cache.is_good(path, **_proof(entry))
     return path if good else None
+
+
+def present(name_or_path: str | os.PathLike[str]) -> Path | None:
+    """The file meant by a path or a registered name, where it is there and good, or None. Fetches nothing."""
+    if isinstance(name_or_path, str) and name_or_path in CATALOG:
+        return find(name_or_path)
+    path = Path(name_or_path).expanduser()
+    return path if path.is_file() else None
 
 
 def resolve(name_or_path: str | os.PathLike[str], progress: Progress | None = None) -> Path:

@@ -1,7 +1,7 @@
 """The registered models: which packages carry them, what the files must hash to, what is made from what.
 
-Two real models come inside Python packages, which any package index that pip is set up for can serve. A tiny one, made
-for this package, comes with it (docs/trained-mtp.md).
+Two real models come inside Python packages, which any package index that pip is set up for can serve. A tiny one, and a
+draft for one of the two, were trained for this package and come with it (docs/trained-mtp.md, docs/trained-drafts.md).
 All others are made from those two by quantizing (:mod:`pyspec.models.derive`). A file of 32-bit floats
 computes the same function as the quantized file it was made from, at several times the memory traffic:
 the two are an honest pair of target and draft.
@@ -227,7 +227,16 @@ SHIPPED: dict[str, ShippedModel] = {
             note="tiny-mtp comes with pyspec and has its licence; its text is Python's documentation (PSF licence).",
             url="https://docs.python.org/3/license.html",
         ),
-    )
+    ),
+    "smollm2-eagle3": ShippedModel(
+        name="smollm2-eagle3",
+        title="SmolLM2-135M-Instruct EAGLE-3",
+        file_type="q8_0",
+        filename="smollm2-eagle3.gguf",
+        size=11_933_408,
+        sha256="b5ccb9c902ec296518bffd472fcb8a934750d9ca485b67895799d1488b68b4f8",
+        license=APACHE,
+    ),
 }
 
 CATALOG: dict[str, Entry] = {**SOURCES, **DERIVED, **SHIPPED}

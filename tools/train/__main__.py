@@ -28,7 +28,7 @@ from tools.train.check import eagle3_difference, plain_difference
 from tools.train.collect import Text, collect
 from tools.train.eagle3 import Eagle3, Shape
 from tools.train.files import write_eagle3, write_plain
-from tools.train.loop import evaluate, train
+from tools.train.loop import evaluate, saved, train
 from tools.train.measure import measure
 from tools.train.start import start, whitening
 from tools.train.start_plain import start_plain
@@ -99,11 +99,15 @@ def make_eagle3(args: argparse.Namespace) -> None:
     learned, held = states_of(args)
     path = models.resolve(args.target)
     target = read_target(path)
-    drafted = commonest(counted(learned, len(target.embeddings)), args.vocabulary)
+    checkpoint = WORK / "eagle3.pt"
     first = learned[:: -(-len(learned) // N_START)]
-    head = Eagle3(Shape(), target, drafted, whitening(first))
-    fit(head, partial(start, head, target, first), learned, held, args, checkpoint=WORK / "eagle3.pt",
-        title="EAGLE-3")  # fmt: skip
+    if checkpoint.exists():  # more texts change neither what can be drafted nor what fc stands for
+        kept = saved(checkpoint)
+        head = Eagle3(Shape(), target, kept["drafted"].tolist(), kept["whitening"])
+    else:
+        drafted = commonest(counted(learned, len(target.embeddings)), args.vocabulary)
+        head = Eagle3(Shape(), target, drafted, whitening(first))
+    fit(head, partial(start, head, target, first), learned, held, args, checkpoint=checkpoint, title="EAGLE-3")
     exact, final = WORK / "smollm2-eagle3.f32.gguf", WORK / "smollm2-eagle3.gguf"
     for file, quantized in ((exact, False), (final, True)):
         write_eagle3(file, head, layers=list(LAYERS), target=path, quantized=quantized)

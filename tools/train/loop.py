@@ -75,6 +75,12 @@ def evaluate(loss_of: Loss, batches: Batches) -> dict[str, float]:
     return sums
 
 
+def saved(checkpoint: Path) -> dict[str, Tensor]:
+    """The weights and other tensors of a checkpoint, by name."""
+    module: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)["module"]
+    return module
+
+
 def _share(step: int, total: int) -> float:
     if step < WARM_UP:
         return (step + 1) / WARM_UP
