@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,11 @@ os.environ["PYSPEC_CHECK"] = "1"
 # decode are over in microseconds, and falling asleep for those takes nearly half of it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+# What a script starts in the background has to ignore Ctrl-C, and its children with it: tests that interrupt would wait
+# for nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Several processes of pytest-xdist share the machine: each gets processors of its own, and with them fewer threads a
 # decode, which then hardly wait for each other at all.

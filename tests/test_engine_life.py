@@ -162,6 +162,14 @@ def test_prompt_progress(engine: Engine) -> None:
 # -- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
+def test_these_tests_are_of_use_in_the_background() -> None:
+    """There a shell has whatever it starts ignore the signal."""
+    command = f"trap '' INT; exec {sys.executable} -m pytest -q -p no:xdist {__file__} -k 'test_ctrl_c and text'"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "1 passed" in done.stdout
+
+
 @pytest.mark.parametrize("moment", ["prompt", "text", "stream"])
 def test_ctrl_c(smollm2: Path, moment: str) -> None:
     """KeyboardInterrupt within a second, in a process of its own, and the engine stays usable."""
