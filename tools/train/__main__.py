@@ -52,14 +52,16 @@ def texts_of(args: argparse.Namespace) -> dict[int, list[Text]]:
 
 
 def states_of(args: argparse.Namespace) -> tuple[list[States], list[States]]:
-    """What is trained on, and what is held out: every second one of those is greedy."""
+    """What is trained on, and what is held out, with the prompts of none of the others: every second is greedy."""
     read = [
         states(WORK / f"states-{seed}", texts, target=args.reader or args.target, layers=LAYERS, n_threads=args.threads)
         for seed, texts in texts_of(args).items()
     ]
     every = [text for part in read for text in part]
     n_held = min(N_HELD, len(every) // 8)
-    return every[:-n_held], every[-n_held:]
+    held = every[-n_held:]
+    prompts = {text.tokens[: text.n_prompt].tobytes() for text in held}
+    return [text for text in every[:-n_held] if text.tokens[: text.n_prompt].tobytes() not in prompts], held
 
 
 def counted(texts: list[States], n_vocab: int) -> npt.NDArray[np.int64]:
