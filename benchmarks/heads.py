@@ -49,11 +49,12 @@ def pair(args: argparse.Namespace, report: Report, n_max: int) -> Any:
     server = ["-m", target, "-np", "1", "-c", str(args.ctx), "-t", str(args.threads)]
     draft: list[dict[str, Any]] | None = None
     if n_max:
-        path = None if args.draft is None else str(models.resolve(args.draft))
-        kind = "draft-mtp" if path is None else detect_draft(path)
-        draft = [{"type": kind, "n_max": n_max} | ({} if path is None else {"path": path})]
-        server += ["--spec-type", kind, "--spec-draft-n-max", str(n_max)]
-        server += [] if path is None else ["-md", path, "-td", str(args.threads)]
+        draft = [{"type": args.kind, "n_max": n_max}]
+        server += ["--spec-type", args.kind, "--spec-draft-n-max", str(n_max)]
+        if args.draft is not None:
+            path = str(models.resolve(args.draft))
+            draft[0]["path"] = path
+            server += ["-md", path, "-td", str(args.threads)]
     engine: dict[str, Any] = {"target": target, "n_ctx": args.ctx, "n_threads": args.threads, "speculation": draft}
     with (
         engine_process(report, f"pyspec {n_max}", **engine) as ours,
@@ -85,10 +86,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--ctx", type=int, default=512)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "mtp.json")
+    parser.add_argument("--output", type=Path, help="(default: in benchmarks/results, by the kind of draft)")
     args = parser.parse_args()
-    args.prompts = list(PROMPTS)
+    args.kind, args.prompts = "draft-mtp", list(PROMPTS)
     if args.draft is not None:
+        args.kind = detect_draft(models.resolve(args.draft))
         args.prompts = [chatml(prompt.request) for kind in KINDS for prompt in prompts_for([kind], 2)]
     if not SERVER.exists():
         sys.exit(f"{SERVER.relative_to(ROOT)} is missing; build it with `make example`")
@@ -131,8 +133,9 @@ def main() -> None:
         )
     content = asdict(report)
     del content["measurements"]
-    args.output.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    print(f"written: {args.output}")
+    output = args.output or ROOT / "benchmarks" / "results" / f"{args.kind.removeprefix('draft-')}.json"
+    output.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    print(f"written: {output}")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shipped_models import accepted_per_round, checked_header, written
 
 from pyspec import DraftMTP, Engine, Result, SamplingParams, models
-from pyspec.gguf_header import read_gguf
-from pyspec.models import cache, catalog
 
 PROMPTS = (
     "Return the number of",
@@ -36,21 +35,12 @@ def plain(path: Path) -> dict[SamplingParams, list[list[int]]]:
 
 
 def results(path: Path, params: SamplingParams, n_slots: int = 1, **draft: object) -> list[Result]:
-    """What an engine writes to all prompts, as many at once as it has slots."""
     spec = DraftMTP(**draft)  # type: ignore[arg-type]
-    with Engine(path, speculation=spec, n_slots=n_slots, n_threads=1) as engine:
-        return [generation.result(120) for generation in [engine.submit(p, params) for p in PROMPTS]]
+    return written(path, PROMPTS, params, speculation=spec, n_slots=n_slots, n_threads=1)
 
 
-def accepted_per_round(found: list[Result]) -> float:
-    return sum(result.stats.accepted for result in found) / sum(result.stats.rounds for result in found)
-
-
-def test_the_file_is_the_one_the_figures_are_of(path: Path) -> None:
-    entry = catalog.SHIPPED["tiny-mtp"]
-    assert (path.stat().st_size, cache.sha256_of(path)) == (entry.size, entry.sha256)
-    assert entry.size <= 12_000_000
-    header = read_gguf(path)
+def test_the_file_is_the_one_the_figures_are_of() -> None:
+    header = checked_header("tiny-mtp")
     assert (header.arch, header.key("nextn_predict_layers", 0)) == ("step35", 3)
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pyspec._llama import Model
 from pyspec.engine import Engine
 from pyspec.errors import InvalidRequest
-from pyspec.models import present
 from pyspec.speculation import (
     DraftDFlash,
     DraftDSpark,
@@ -24,8 +23,8 @@ from pyspec.speculation import (
     NGramSimple,
     Synthetic,
 )
-from pyspec.speculation.detection import detect_draft
 from pyspec.speculation.hidden_config import HiddenStateDraft
+from pyspec.speculation.specs import draft_kind
 
 PLAIN = "plain"
 AUTO = "auto"
@@ -149,8 +148,7 @@ class Defaults:
     @property
     def draft_kind(self) -> str:
         """What the draft model is made for; one that has to be fetched is a plain one."""
-        path = None if self.draft_model is None else present(self.draft_model)
-        return DRAFT_SIMPLE if path is None else detect_draft(path)
+        return DRAFT_SIMPLE if self.draft_model is None else draft_kind(self.draft_model)
 
     def of(self, kind: str) -> dict[str, Any]:
         """The parameters of a kind."""

@@ -11,7 +11,6 @@ from pyspec.cli.options import context_size, layers
 from pyspec.cli.parser import Option, Removed, UsageError, add_options, given, with_flag
 from pyspec.engine import Engine
 from pyspec.errors import InvalidRequest, ModelLoadError
-from pyspec.models import present
 from pyspec.speculation import (
     DraftDFlash,
     DraftDSpark,
@@ -25,7 +24,7 @@ from pyspec.speculation import (
     NGramMod,
     NGramSimple,
 )
-from pyspec.speculation.detection import detect_draft
+from pyspec.speculation.specs import draft_kind
 
 ModelDraft = DraftModel | DraftMTP | DraftEagle3 | DraftDFlash | DraftDSpark
 Speculator = ModelDraft | NGramSimple | NGramMapK | NGramMapK4V | NGramMod | NGramCache | GrammarDrafts
@@ -249,8 +248,7 @@ def read_speculation(args: argparse.Namespace) -> Literal["none", "auto"] | tupl
 def _kind_of(draft_model: str) -> str:
     """What a draft is made for. One that has to be fetched is a plain one; what can't be read is reported later."""
     try:
-        path = present(draft_model)
-        return DRAFT_SIMPLE.name if path is None else detect_draft(path)
+        return draft_kind(draft_model)
     except ModelLoadError:
         return DRAFT_SIMPLE.name
 

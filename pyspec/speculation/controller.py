@@ -33,7 +33,7 @@ from pyspec.speculation.acceptance import PositionRates
 from pyspec.speculation.beliefs import DraftHistory, HeadBeliefs, SequenceState
 from pyspec.speculation.confidence import Calibration
 from pyspec.speculation.costs import RowCosts
-from pyspec.speculation.free_drafts import PRIOR, FreeDrafts, Prices, general_rates
+from pyspec.speculation.free_drafts import FreeDrafts, Prices, general_rates
 from pyspec.speculation.lengths import Candidate, Choice, best_common_length, best_lengths, worthwhile_chances
 
 
@@ -490,7 +490,7 @@ class LengthController:
         free = self._head.sequences[seq].free
         if speculator not in free:
             general = self._free_rates.setdefault(speculator, general_rates())
-            free[speculator] = FreeDrafts(PositionRates(general, prior_weight=PRIOR))
+            free[speculator] = FreeDrafts.after(general)
         return free[speculator]
 
     def _guess(self) -> DraftHistory:

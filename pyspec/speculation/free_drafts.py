@@ -98,6 +98,11 @@ class FreeDrafts:
         self.expected = self.expected[n_right:]
         return n_right
 
+    @classmethod
+    def after(cls, general: PositionRates) -> FreeDrafts:
+        """Of a new request, knowing how drafts went on others."""
+        return cls(PositionRates(general, prior_weight=PRIOR))
+
     # -- the account ---------------------------------------------------------------------------------------------
 
     def affordable(self, length: int, prices: Prices) -> int:

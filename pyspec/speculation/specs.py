@@ -10,9 +10,9 @@ from typing import Any, cast
 from pyspec._llama import Model, n_mtp_heads
 from pyspec.errors import InvalidRequest
 from pyspec.gguf_header import read_gguf
-from pyspec.models import resolve
+from pyspec.models import present, resolve
 from pyspec.speculation.config import DraftModel, check_integer
-from pyspec.speculation.detection import detect_draft, has_nextn_layer
+from pyspec.speculation.detection import DRAFT_SIMPLE, detect_draft, has_nextn_layer
 from pyspec.speculation.grammar import GrammarDrafts
 from pyspec.speculation.hidden_config import DraftDFlash, DraftDSpark, DraftEagle3, DraftMTP, HiddenStateDraft
 from pyspec.speculation.ngram_config import NGramMapK4V, NGramSpec
@@ -34,6 +34,16 @@ DEFAULT_N_MAX = 16
 HIDDEN_DRAFTS: dict[str, type[HiddenStateDraft]] = {
     config.kind: config for config in (DraftMTP, DraftEagle3, DraftDFlash, DraftDSpark)
 }
+
+
+def draft_kind(path: str | os.PathLike[str]) -> str:
+    """The speculator a draft is made for, as `detect_draft` has it; of what has to be fetched first, a plain one.
+
+    Args:
+        path: a GGUF file, or the name of a registered model.
+    """
+    file = present(path)
+    return DRAFT_SIMPLE if file is None else detect_draft(file)
 
 
 def draft_from_file(path: str | os.PathLike[str], *, automatic: bool = False) -> ModelSpec:

@@ -60,6 +60,10 @@ class Eagle3(nn.Module):
         places[ids] = torch.arange(len(ids))
         self.register_buffer("places", places, persistent=False)
 
+    def whitened(self, features: Tensor) -> Tensor:
+        """Features as `fc` reads them."""
+        return features.float() @ self.whitening
+
     def states(self, tokens: Tensor, features: Tensor, n_steps: int) -> list[Tensor]:
         """What the layer makes of each pair in each step: (texts, n - 1, width), before the last norm.
 
@@ -69,7 +73,7 @@ class Eagle3(nn.Module):
             n_steps: of drafting; in step k the rows before the k-th mean nothing.
         """
         embedded = self.token_norm(self.embeddings[tokens[:, 1:]])
-        state = self.fc(features[:, :-1].float() @ self.whitening)
+        state = self.fc(self.whitened(features[:, :-1]))
         n = state.shape[1]
         at = torch.arange(n)
         keys: list[Tensor] = []

@@ -47,10 +47,10 @@ def start(head: Eagle3, target: Target, texts: Sequence[States]) -> None:
 
     features, goals = Fit(3 * w, w), Fit(2 * w, w)
     for text in texts:
-        features.add((torch.from_numpy(text.features).float() @ head.whitening)[1:], goal(text, target)[1:])
+        features.add(head.whitened(torch.from_numpy(text.features))[1:], goal(text, target)[1:])
     head.fc.weight.copy_(features.solve())
     for text in texts:
-        state = head.fc(torch.from_numpy(text.features[:-1]).float() @ head.whitening)
+        state = head.fc(head.whitened(torch.from_numpy(text.features[:-1])))
         token = head.token_norm(head.embeddings[torch.from_numpy(text.tokens)[1:]])
         rows = slice(first_row(text), None)
         goals.add(torch.cat((token, head.state_norm(state)), -1)[rows], (goal(text, target)[1:] - state)[rows])
