@@ -301,6 +301,56 @@ def test_slow_coroutines(opened: Callable[..., Engine], expected: dict[str, Resu
     asyncio.run(main())
 
 
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Counts how often another thread wakes it."""
+
+    n_woken = 0
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:
+        self.n_woken += 1
+        return super().call_soon_threadsafe(*args, **kwargs)
+
+
+def test_a_busy_loop_is_not_woken_for_every_round(opened: Callable[..., Engine], expected: dict[str, Result]) -> None:
+    """While a loop does not run, one call is as good as hundreds; and who awaits a result is woken for the end only."""
+    engine = opened(stream_buffer=1024)
+    loop = CountingLoop()
+
+    async def stream() -> None:
+        generation = engine.stream(PROMPT, LONG)
+        tokens: list[int] = []
+        async for chunk in generation:
+            tokens += chunk.tokens
+            while not generation.done and len(tokens) > 3:
+                time.sleep(0.002)  # the loop is busy until the text is complete
+        assert tuple(tokens) == expected["long"].token_ids
+
+    async def result() -> None:
+        assert (await engine.stream(PROMPT, LONG)).token_ids == expected["long"].token_ids
+
+    try:
+        for coroutine, most in ((stream(), 8), (result(), 1)):
+            loop.n_woken = 0
+            loop.run_until_complete(coroutine)
+            assert 1 <= loop.n_woken <= most
+    finally:
+        loop.close()
+
+
+def test_a_loop_that_was_closed_does_the_engine_no_harm(
+    opened: Callable[..., Engine], expected: dict[str, Result]
+) -> None:
+    engine = opened()
+    loop = asyncio.new_event_loop()
+    generation = engine.stream(PROMPT, LONG)
+    iterator = aiter(generation)
+    first = loop.run_until_complete(anext(iterator))
+    loop.close()
+    rest = [token for chunk in generation for token in chunk.tokens]
+    assert (*first.tokens, *rest) == expected["long"].token_ids
+    assert engine.generate(PROMPT, SHORT).token_ids == expected["short"].token_ids
+
+
 def test_errors_reach_coroutines(opened: Callable[..., Engine]) -> None:
     engine = opened()
 

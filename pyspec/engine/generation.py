@@ -163,6 +163,7 @@ class Job:
         self.result: Result | None = None
         self.error: BaseException | None = None
         self._listeners: list[Callable[[], None]] = []
+        self._end_listeners: list[Callable[[], None]] = []
 
     @property
     def done(self) -> bool:
@@ -219,6 +220,8 @@ class Job:
                 self.error = outcome
             self.ended.notify_all()
             self._tell()
+            for listener in self._end_listeners:
+                listener()
 
     def finish_unstarted(self) -> None:
         """It was cancelled, or ran out of time, before it had a slot."""
@@ -237,14 +240,19 @@ class Job:
             )
         )
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Calls `listener`, in the engine's thread, whenever something has changed. It must not raise or wait."""
+    @contextlib.contextmanager
+    def told(self, listener: Callable[[], None], *, at_end: bool = False) -> Iterator[None]:
+        """Meanwhile `listener` is called, in the engine's thread, whenever something has changed, or, at_end, when the
+        request is done. It must not raise or wait.
+        """
+        listeners = self._end_listeners if at_end else self._listeners
         with self.changed:
-            self._listeners.append(listener)
-
-    def unlisten(self, listener: Callable[[], None]) -> None:
-        with self.changed:
-            self._listeners.remove(listener)
+            listeners.append(listener)
+        try:
+            yield
+        finally:
+            with self.changed:
+                listeners.remove(listener)
 
     def _tell(self) -> None:
         self.changed.notify_all()
@@ -326,31 +334,34 @@ class Generation:
         return job.result
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
+        job, bell = self._job, Bell()
         try:
-            while True:
-                with self._job.changed:
-                    done, chunk, delay = self._job.done, self._job.take(), self._job.delay()
-                if chunk is not None:
-                    yield chunk
-                elif done:
-                    break
-                else:
-                    await self._until(lambda: self._job.delay() == 0.0 or self._job.done, delay)
+            with job.told(bell.ring):
+                while True:
+                    with job.changed:
+                        done, chunk, delay = job.done, job.take(), job.delay()
+                    if chunk is not None:
+                        yield chunk
+                    elif done:
+                        break
+                    else:
+                        await bell.wait(delay)
         finally:
-            if not self._job.done:
+            if not job.done:
                 self.cancel()
-        if self._job.error is not None:
-            raise self._job.error
+        if job.error is not None:
+            raise job.error
 
     def __await__(self) -> Generator[Any, None, Result]:
         return self._aresult().__await__()
 
     async def _aresult(self) -> Result:
-        job = self._job
+        job, bell = self._job, Bell()
         job.collect()
         try:
-            while not job.done:
-                await self._until(lambda: job.done)
+            with job.told(bell.ring, at_end=True):
+                while not job.done:
+                    await bell.wait()
         finally:
             if not job.done:
                 self.cancel()
@@ -358,23 +369,6 @@ class Generation:
             raise job.error
         assert job.result is not None
         return job.result
-
-    async def _until(self, ready: Callable[[], bool], at_most: float | None = None) -> None:
-        """Waits until the engine has added something, or so many seconds, unless it is ready already."""
-        job, loop = self._job, asyncio.get_running_loop()
-        changed = asyncio.Event()
-
-        def listener() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(changed.set)
-
-        job.listen(listener)
-        try:
-            if not ready():
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(changed.wait(), at_most)
-        finally:
-            job.unlisten(listener)
 
     def cancel(self) -> None:
         """Ends the request, within one decode or sooner; `result` then has what there was. Safe in any thread."""
@@ -409,6 +403,39 @@ class Generation:
     def __repr__(self) -> str:
         state = "done" if self.done else "running"
         return f"<Generation {state}, {self.stats.completion_tokens} tokens>"
+
+
+class Bell:
+    """Rung by the engine's thread, heard by a coroutine of the event loop in which it was made.
+
+    Until the coroutine has heard it, ringing again costs nothing: a loop that is busy is not woken for every round.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._rung = False
+
+    def ring(self) -> None:
+        """In any thread: wakes the coroutine."""
+        if not self._rung:
+            self._rung = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        self._rung = False  # first: what comes from now on may be missed by who wakes up
+        self._event.set()
+
+    async def wait(self, at_most: float | None = None) -> None:
+        """Until it has been rung since the last wait was over, or so many seconds."""
+        timer = None if at_most is None else self._loop.call_later(at_most, self._event.set)
+        try:
+            await self._event.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._event.clear()
 
 
 class CallbackError(Exception):

@@ -27,7 +27,7 @@ START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
 PRIOR = 1.5  # what other requests' drafts brought counts as so many observations: texts differ
 
 ALLOWANCE = 0.3  # tokens' time that drafts may cost a request beyond what they have brought
-TRUST = 1.5  # and so much more where others of them, not verified, would have been right
+TRUST = 1.2  # and so much more where others of them, not verified, would have been right
 CREDIT = 16.0  # tokens' time that they may have in hand at most
 FORGIVEN = 0.005  # share of the time by which what they have lost is forgiven
 
