@@ -325,11 +325,20 @@ def test_a_busy_loop_is_not_woken_for_every_round(opened: Callable[..., Engine],
                 time.sleep(0.002)  # the loop is busy until the text is complete
         assert tuple(tokens) == expected["long"].token_ids
 
+    async def absent() -> None:
+        generation = engine.stream(PROMPT, LONG)
+        tokens: list[int] = []
+        async for chunk in generation:
+            tokens += chunk.tokens
+            while not generation.done:
+                await asyncio.sleep(0.002)  # the reader waits for something else
+        assert tuple(tokens) == expected["long"].token_ids
+
     async def result() -> None:
         assert (await engine.stream(PROMPT, LONG)).token_ids == expected["long"].token_ids
 
     try:
-        for coroutine, most in ((stream(), 8), (result(), 1)):
+        for coroutine, most in ((stream(), 8), (absent(), 2), (result(), 1)):
             loop.n_woken = 0
             loop.run_until_complete(coroutine)
             assert 1 <= loop.n_woken <= most

@@ -408,34 +408,35 @@ class Generation:
 class Bell:
     """Rung by the engine's thread, heard by a coroutine of the event loop in which it was made.
 
-    Until the coroutine has heard it, ringing again costs nothing: a loop that is busy is not woken for every round.
+    Only a coroutine that waits is woken: while it is busy, or waits for something else, ringing leaves its loop alone.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._rung = False
+        self._waiting = False
 
     def ring(self) -> None:
-        """In any thread: wakes the coroutine."""
-        if not self._rung:
-            self._rung = True
+        """In any thread: ends the wait, or the next one."""
+        self._rung = True  # before it looks who waits, as who waits says so before it looks
+        if self._waiting:
+            self._waiting = False
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                self._loop.call_soon_threadsafe(self._hear)
-
-    def _hear(self) -> None:
-        self._rung = False  # first: what comes from now on may be missed by who wakes up
-        self._event.set()
+                self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, at_most: float | None = None) -> None:
         """Until it has been rung since the last wait was over, or so many seconds."""
-        timer = None if at_most is None else self._loop.call_later(at_most, self._event.set)
-        try:
-            await self._event.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
         self._event.clear()
+        self._waiting = True
+        if not self._rung:
+            timer = None if at_most is None else self._loop.call_later(at_most, self._event.set)
+            try:
+                await self._event.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        self._waiting = self._rung = False
 
 
 class CallbackError(Exception):

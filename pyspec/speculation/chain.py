@@ -130,12 +130,10 @@ class Chain:
         for speculator in self._speculators:
             open_ones = [draft for draft in wanting if draft.source is None]
             if isinstance(speculator, CompiledSpeculator):
-                which, compiled = compiled, compiled + 1
                 if speculator is self._model:
                     open_ones = [draft for draft in open_ones if draft in with_model]
-                if not open_ones:
-                    continue
-                self._ask(which, speculator, open_ones, wanting)
+                self._ask(compiled, speculator, open_ones, wanting)
+                compiled += 1
             elif isinstance(speculator, ForcedTokens):
                 if not speculator.offer(decoder, [draft.seq for draft in open_ones]):
                     continue
@@ -232,6 +230,8 @@ class Chain:
         self, which: int, speculator: CompiledSpeculator, asked: Sequence[Draft], wanting: Sequence[Draft]
     ) -> None:
         """Lets a compiled speculator draft for some of the sequences that have no draft yet."""
+        if not asked:
+            return
         decoder = self._decoder
         if speculator is self._model:
             for draft in wanting:
