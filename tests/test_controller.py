@@ -594,6 +594,47 @@ def test_free_drafts_that_are_not_verified_are_learned_from() -> None:
     assert min(rows[430:]) > 0 and rows[-1] == 8
 
 
+def test_who_finds_nothing_is_asked_less_often_where_rounds_are_short() -> None:
+    """Asking takes a share of a short round that is worth sparing, and of a long one it is not."""
+    for ms, least, most in ((4.0, 25, 40), (100.0, 100, 100)):
+        controller = Copyist(World(lambda rows, ms=ms: ms * rows, lambda n: 1.0)).controller
+        asked = 0
+        for _ in range(100):
+            asked += controller.asks(0, "ngram-mod")
+            controller.observe_emitted(0, [1])
+        assert least <= asked <= most, ms
+        assert controller.decisions.unasked == 100 - asked
+
+
+def test_who_is_right_is_asked_every_round() -> None:
+    """And so is who was right often enough to have something in hand."""
+    controller = Copyist(World(lambda rows: 4.0 + 0.2 * rows, lambda n: 1.0)).controller
+    rounds = iter(range(1000))
+    at = next(number for number in rounds if controller.asks(0, "ngram-mod") and number > 10)
+    for token in range(at, at + 20):
+        controller.cut(0, "ngram-mod", [token, token + 1], n_rows=1, model_may_draft=False)
+        controller.observe_emitted(0, [token])
+        assert controller.asks(0, "ngram-mod")
+    controller.observe_emitted(0, [0])  # the copy is over, and has brought something
+    assert controller._free(0, "ngram-mod").balance_ms > 0.0
+    assert all(controller.asks(0, "ngram-mod") for _ in range(20))
+    for _ in range(3):
+        controller.observe_draft(0, "ngram-mod", 8, 0)
+    assert controller._free(0, "ngram-mod").balance_ms < 0.0
+    assert sum(controller.asks(0, "ngram-mod") for _ in range(100)) < 50
+
+
+def test_nobody_looks_for_what_would_not_be_verified() -> None:
+    controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
+    controller.begin(0)
+    for rows in range(1, 17):
+        controller.verify.observe(rows, 100.0 + rows)
+    assert controller.asks(0, "ngram-mod", n_generating=2)
+    assert not any(controller.asks(0, "ngram-mod", n_generating=3) for _ in range(20))
+    assert controller.decisions.unasked == 20
+    assert controller.asks(0, "ngram-mod", n_generating=2)
+
+
 def test_many_sequences_do_not_wait_for_the_draft_of_one() -> None:
     """With pools of their own it would be computed in a piece besides: two share a batch well, four falter."""
     for n_generating, kept in ((1, True), (2, True), (3, False), (4, False)):

@@ -132,6 +132,9 @@ class Chain:
             if isinstance(speculator, CompiledSpeculator):
                 if speculator is self._model:
                     open_ones = [draft for draft in open_ones if draft in with_model]
+                elif controller is not None:
+                    n, name = len(drafts), speculator.name
+                    open_ones = [draft for draft in open_ones if controller.asks(draft.seq, name, n_generating=n)]
                 self._ask(compiled, speculator, open_ones, wanting)
                 compiled += 1
             elif isinstance(speculator, ForcedTokens):
@@ -233,16 +236,19 @@ class Chain:
         if not asked:
             return
         decoder = self._decoder
-        if speculator is self._model:
+        by_model = speculator is self._model
+        limited = by_model or len(asked) < len(wanting)
+        if limited:
             for draft in wanting:
                 if draft.source is None:
-                    decoder.set_budget(draft.seq, draft.model_budget if draft in asked else 0)
+                    budget = draft.model_budget if by_model else draft.budget
+                    decoder.set_budget(draft.seq, budget if draft in asked else 0)
         decoder.propose(which)
-        if speculator is self._model:
+        if limited:
             for draft in wanting:
                 decoder.set_budget(draft.seq, draft.budget)
         for draft in asked:
-            draft.asked_model |= speculator is self._model
+            draft.asked_model |= by_model
             n_discarded = decoder.n_discarded(draft.seq)
             if n_discarded:
                 _note_more(draft.discarded, speculator.name, n_discarded)

@@ -46,6 +46,8 @@ class Decisions:
         plain: rounds without any draft, by choice.
         probes: rounds drafted only to see whether it would pay.
         cut: tokens cut from drafts that had cost nothing.
+        unasked: times that no such draft was looked for, as they had brought nothing, or too many others would have
+            waited for it.
         probe_ms: what probing has cost beyond plain rounds, as estimated.
     """
 
@@ -53,6 +55,7 @@ class Decisions:
     plain: int = 0
     probes: int = 0
     cut: int = 0
+    unasked: int = 0
     probe_ms: float = 0.0
 
 
@@ -354,6 +357,19 @@ class LengthController:
         self._floors = keep, onwards
         return self._floors
 
+    def asks(self, seq: int, speculator: str, *, n_generating: int = 1) -> bool:
+        """Whether this speculator, whose drafts cost nothing, is asked for one this round: ask once a round.
+
+        Args:
+            n_generating: sequences that generate in the batch, this one among them.
+        """
+        known = self._free(seq, speculator)
+        if self._too_many(n_generating) or known.rests():
+            self.decisions.unasked += 1
+            return False
+        known.ask(self._prices(n_generating))
+        return True
+
     def cut(
         self,
         seq: int,
@@ -376,7 +392,7 @@ class LengthController:
         known = self._free(seq, speculator)
         known.propose(draft)
         kept = 0
-        if not (self.own_pools and n_generating - 1 > self.MOST_WAITING):
+        if not self._too_many(n_generating):
             n = known.affordable(len(draft), self._prices(n_generating))
             kept = self._worthwhile(seq, known.chances(n), n_rows, n_generating, model_may_draft) if n else 0
         self.decisions.cut += len(draft) - kept
@@ -485,6 +501,10 @@ class LengthController:
             self.decisions.probe_ms += max(0.0, spent - plain)
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _too_many(self, n_generating: int) -> bool:
+        """With so many sequences, too many would wait for a draft that one of them has for nothing."""
+        return self.own_pools and n_generating - 1 > self.MOST_WAITING
 
     def _free(self, seq: int, speculator: str) -> FreeDrafts:
         free = self._head.sequences[seq].free

@@ -8,6 +8,9 @@ A chance is not a certainty, and where rows are dear one wrong draft costs sever
 drafts have brought and cost: one is verified only as far as the account could bear that all of it is wrong. Whoever has
 won may risk what he has won; whoever has not risks a part of a token, or a little more where drafts that nobody
 verified would have been right.
+
+To look for a copy takes next to no time, which is still a hundredth of a round of a small model. So where nothing was
+found, or something wrong, and drafts have won nothing, the next rounds go on without looking.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ START = tuple(1.0 - 0.75 * 0.7**run for run in range(LONG_RUN))
 PRIOR = 1.5  # what other requests' drafts brought counts as so many observations: texts differ
 
 ALLOWANCE = 0.3  # tokens' time that drafts may cost a request beyond what they have brought
-TRUST = 1.2  # and so much more where others of them, not verified, would have been right
+TRUST = 0.9  # and so much more where others of them, not verified, would have been right
 CREDIT = 16.0  # tokens' time that they may have in hand at most
 FORGIVEN = 0.005  # share of the time by which what they have lost is forgiven
+ASKING_MS = 0.05  # about what it takes to ask for a draft and to look at it, all that being in no cache
+ASKING_SHARE = 0.004  # of the time that may be spent on asking in vain
+LONGEST_REST = 8  # rounds without asking
 
 
 class Prices(NamedTuple):
@@ -61,6 +67,7 @@ class FreeDrafts:
         expected: what it said comes next, as far as the text has not come yet.
         balance_ms: what verified drafts have brought beyond what they cost.
         verified: this round's draft is being verified.
+        resting: rounds left in which nobody is asked for a draft.
     """
 
     rates: PositionRates
@@ -68,6 +75,18 @@ class FreeDrafts:
     expected: Sequence[int] = ()
     balance_ms: float = 0.0
     verified: bool = False
+    resting: int = 0
+
+    def rests(self) -> bool:
+        """Whether it is not asked for a draft this round; call once a round."""
+        resting = self.resting > 0
+        self.resting -= resting
+        return resting
+
+    def ask(self, prices: Prices) -> None:
+        """Enters that it is asked. Where there is nothing to hope for, not again soon, unless it is right this time."""
+        if not self.expected and self.balance_ms <= 0.0:
+            self.resting = min(LONGEST_REST, int(ASKING_MS / (ASKING_SHARE * prices.token_ms)))
 
     def propose(self, draft: Sequence[int]) -> None:
         """Takes in the draft of a round."""
@@ -95,6 +114,8 @@ class FreeDrafts:
                 return n_right
             self.run += 1
             n_right += 1
+        if n_right:
+            self.resting = 0
         self.expected = self.expected[n_right:]
         return n_right
 
