@@ -232,6 +232,19 @@ def test_switching_plans_nothing_anew(tiny: Callable[[str], Path], tmp_path: Pat
     assert (done.returncode, done.stdout.split()) == (0, ["done"]), done.stderr
 
 
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "gemma3"])
+def test_a_prompt_in_pieces_without_outputs(tiny: Callable[[str], Path], name: str) -> None:
+    """Only the last piece has a row of logits; in the others there is none that a sampler could look at."""
+    with (
+        Model(str(tiny(name))) as model,
+        Context(model, n_ctx=256, n_seq_max=2, n_batch=64, n_ubatch=4, kv_unified=True, n_threads=1) as context,
+    ):
+        head = DraftHead(context, range(0, 256, 2), n_slots=0)
+        n_compared, n_different = head.compare(range(20, 36))
+        assert n_compared >= 16 * 128 and n_different == 0
+        head.close()
+
+
 def test_the_automatic_list(gemma3: Path, gemma3_f32: Path) -> None:
     """Gemma's 262,144 tokens are too many to choose each draft from."""
     prompt = "The history of the city of Lisbon begins"

@@ -104,12 +104,24 @@ struct HeadSampler {
 private:
     static HeadSampler * self(const llama_sampler * s) { return (HeadSampler *) s->ctx; }
 
+    // libllama hands out rows of a copy of the logits that has one more, for sequences without an output of their own.
+    // The copy costs half a millisecond where a vocabulary is large. Where the row is there without it, this takes the
+    // row itself, and nothing needs the copy.
+    static ggml_tensor * unpadded(ggml_context * ctx, ggml_tensor * row) {
+        ggml_tensor * copy = row->view_src;
+        if (copy == nullptr || copy->op != GGML_OP_PAD || row->view_offs + ggml_nbytes(row) > ggml_nbytes(copy->src[0])) {
+            return row;
+        }
+        return ggml_view_1d(ctx, copy->src[0], row->ne[0], row->view_offs);
+    }
+
     static void apply(llama_sampler * s, ggml_context * ctx, ggml_cgraph * gf, llama_sampler_data * data) {
         const HeadGraph & graph = *self(s)->graph;
         if (graph.n_best == 0) {
             return;
         }
         const bool choose = graph.kind == HeadGraph::reduced && data->logits->ne[0] == graph.n_rows;
+        data->logits = unpadded(ctx, data->logits);
         const int64_t n = choose ? data->logits->ne[0] : graph.n_best;  // otherwise the same nodes, with nothing to do
         ggml_tensor * logits = ggml_view_1d(ctx, data->logits, n, 0);
         ggml_tensor * rows = ggml_top_k(ctx, logits, graph.n_best);
