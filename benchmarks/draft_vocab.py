@@ -21,6 +21,7 @@ so that it may be measured in several goes: each prompt is a whole, with all set
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import platform
@@ -202,6 +203,9 @@ def _over(kinds: Iterable[list[float]]) -> float:
     return len(all_runs) / sum(1 / value for value in all_runs)
 
 
+TEXTS_A_TURN = 4  # with each engine, once both are open
+
+
 def script(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     """A text in another script: seconds of the same text with the list over those without, for drafts of four tokens
     and for lengths that pay.
@@ -209,20 +213,26 @@ def script(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     params = greedy(args.tokens)
     found = []
     ratios: dict[str, list[float]] = {"fixed": [], "auto": []}
-    for turn in range(2 * args.repetitions + 1):
+    names = {"whole": None, "list": args.list}
+    for turn in range(args.repetitions):
         for length, its in ratios.items():
             n_max = 4 if length == "fixed" else max(LENGTHS)
-            seconds: dict[str, float] = {}
-            names = [("whole", None), ("list", args.list)]
-            for name, vocab in names if turn % 2 else reversed(names):
-                with engine(pair, draft(pair, vocab, n_max), args, draft_length=length) as opened:
-                    opened.generate(pair.foreign, greedy(24))
-                    stats = opened.generate(pair.foreign, params).stats
-                    seconds[name] = stats.decode_ms / 1000
-                    found.append({"head": name, "length": length, "decode_s": round(seconds[name], 3),
-                                  "drafted": stats.drafted, "accepted": stats.accepted,
-                                  "rounds": stats.rounds})  # fmt: skip
-            its.append(seconds["list"] / seconds["whole"])
+            with contextlib.ExitStack() as stack:
+                opened = {
+                    name: stack.enter_context(engine(pair, draft(pair, vocab, n_max), args, draft_length=length))
+                    for name, vocab in names.items()
+                }
+                for each in opened.values():
+                    each.generate(pair.foreign, greedy(24))
+                for text in range(TEXTS_A_TURN):
+                    seconds: dict[str, float] = {}
+                    for name in sorted(names, reverse=(turn + text) % 2 == 1):
+                        stats = opened[name].generate(pair.foreign, params).stats
+                        seconds[name] = stats.decode_ms / 1000
+                        found.append({"head": name, "length": length, "decode_s": round(seconds[name], 3),
+                                      "drafted": stats.drafted, "accepted": stats.accepted,
+                                      "rounds": stats.rounds})  # fmt: skip
+                    its.append(seconds["list"] / seconds["whole"])
     summary = {name: {"time_of_whole": round(median(its), 4), "each": [round(r, 4) for r in its]}
                for name, its in ratios.items()}  # fmt: skip
     return {"runs": found, "summary": summary}
