@@ -83,7 +83,7 @@ def soak(args: argparse.Namespace, engine: Engine, ledger: Ledger, known: list[K
         thread.start()
     while time.monotonic() - start < 60 * args.minutes:
         time.sleep(1)
-        give_up_if_stuck(ledger.overdue())
+        give_up_if_stuck(ledger.overdue(), engine)
         yield Sample(
             time.monotonic() - start,
             rss_mb(),
@@ -96,7 +96,7 @@ def soak(args: argparse.Namespace, engine: Engine, ledger: Ledger, known: list[K
     for thread in threads:
         thread.join(PATIENCE_S)
         if thread.is_alive():
-            give_up_if_stuck([f"{thread.name} does not end"])
+            give_up_if_stuck([f"{thread.name} does not end"], engine)
     ledger.close(idle(engine))
 
 
@@ -110,10 +110,12 @@ def idle(engine: Engine) -> EngineStats:
     return stats
 
 
-def give_up_if_stuck(what: list[str]) -> None:
-    """Nothing can be checked any more when a request hangs: says where every thread is, and ends the process."""
+def give_up_if_stuck(what: list[str], engine: Engine) -> None:
+    """Nothing can be checked any more when a request hangs: says what the engine does (a request may be waiting behind
+    others, or over with nobody having been told) and where every thread is, and ends the process.
+    """
     if what:
-        print("stuck:", *what, sep="\n  ", file=sys.stderr, flush=True)
+        print("stuck:", *what, "the engine:", engine.stats(), sep="\n  ", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
