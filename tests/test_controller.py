@@ -624,6 +624,27 @@ def test_who_is_right_is_asked_every_round() -> None:
     assert sum(controller.asks(0, "ngram-mod") for _ in range(100)) < 50
 
 
+def test_nobody_tries_what_could_not_pay_with_so_many() -> None:
+    """One sequence alone would draft; of four, whose batch is dear, none tries whether it would pay by now."""
+    for n, tries in ((1, True), (4, False)):
+        controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
+        for rows in range(1, 65):
+            for _ in range(3):
+                controller.verify.observe(rows, 10.0 if rows <= 4 else 10.0 + 4.0 * (rows - 4))
+        for rows in range(1, 9):
+            controller.draft.observe(rows, 2.0)
+        for seq in range(n):
+            controller.begin(seq)
+            for _ in range(40):
+                controller.observe_model_draft(seq, [0.9] * 4, 0, steps=4, emitted=1)
+        controller.observe_time(n, 1e6)
+        tried = 0
+        for _ in range(200):
+            if not controller.rests(range(n)):
+                tried += any(controller.model_lengths(range(n), [1] * n))
+        assert (tried > 0) is tries, n
+
+
 def test_nobody_looks_for_what_would_not_be_verified() -> None:
     controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
     controller.begin(0)

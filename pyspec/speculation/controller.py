@@ -212,7 +212,7 @@ class LengthController:
             lengths = self._lengths_together(seqs, reading, n_plain, prompt_rows)
         for i, state in enumerate(states):
             chosen = lengths[i] > 0
-            state.probing = not chosen and self._probe(state, unread[i])
+            state.probing = not chosen and self._probe(state, unread[i], n_plain + len(seqs))
             if state.probing:
                 lengths[i] = min(2, self.n_max)
             state.idle_rounds = 0 if chosen else state.idle_rounds + 1
@@ -520,23 +520,33 @@ class LengthController:
         tokens = sum(0.7**i for i in range(n + 1))
         return DraftHistory(tokens, float(n), float(n), self.GUESS_WEIGHT)
 
-    def _optimistic(self, rate: float) -> Choice:
+    def _optimistic(self, rate: float, n_generating: int = 1) -> Choice:
+        """What so many sequences would draft if so many of their tokens were accepted."""
+        rates = [[rate] * self.n_max] * n_generating
+        if self.own_pools and n_generating > 1:
+            return best_common_length(
+                rates,
+                n_rows_max=self.n_rows_max,
+                decode_ms=lambda rows: self._decode_ms(n_generating, 0, rows, equal=True),
+                draft_ms=self.draft,
+                overhead_ms=self._overhead_ms,
+            )
         return best_lengths(
-            [Candidate([rate] * self.n_max)],
+            [Candidate(its) for its in rates],
             n_rows_max=self.n_rows_max,
             verify_ms=self.verify,
             draft_ms=self.draft,
             overhead_ms=self._overhead_ms,
         )
 
-    def _probe(self, state: SequenceState, unread: int) -> bool:
+    def _probe(self, state: SequenceState, unread: int, n_generating: int) -> bool:
         """Whether to draft although it does not pay, to see whether it still does not."""
         if state.idle_rounds < state.patience:
             return False
         reading_ms = self.draft(unread) - self.draft(1) if unread > 2 else 0.0
         if self.decisions.probe_ms + reading_ms > self.PROBE_SHARE * self._total_ms:
             return False
-        if self._optimistic(0.95).lengths[0] == 0 and state.patience < self.LONGEST_PATIENCE:
+        if state.patience < self.LONGEST_PATIENCE and not any(self._optimistic(0.95, n_generating).lengths):
             # Not even if nearly everything were accepted; unless a cost is remembered wrongly, so look once in a while.
             state.idle_rounds, state.patience = 0, 2 * state.patience
             return False
