@@ -89,6 +89,11 @@ def engine(pair: Pair, speculation: DraftModel | None, args: argparse.Namespace,
     )  # fmt: skip
 
 
+def heads(args: argparse.Namespace) -> dict[str, Any]:
+    """What is compared: drafts from the whole vocabulary, and from the list."""
+    return {"whole": None, "list": args.list}
+
+
 def greedy(n_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=n_tokens, ignore_eos=True)
 
@@ -128,7 +133,7 @@ def step(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
 def acceptance(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     """Share of drafted tokens that are accepted, with the whole head and with the list."""
     counts: dict[str, dict[str, list[int]]] = {}
-    for name, vocab in (("whole", None), ("list", args.list)):
+    for name, vocab in heads(args).items():
         with engine(pair, draft(pair, vocab, 4), args) as opened:
             for kind, text in prompts_of(pair, ("prose", "chat", "code", "various"), 3):
                 stats = opened.generate(text, greedy(args.tokens)).stats
@@ -160,7 +165,7 @@ def speed(pair: Pair, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for _ in range(args.repetitions):
             for kind, text in prompts:
                 file.write_text(text + "\n", encoding="utf-8")  # the example drops one line end
-                for name, vocab in (("whole", None), ("list", args.list)):
+                for name, vocab in heads(args).items():
                     with engine(pair, draft(pair, vocab), args) as opened:  # one at a time: two would share processors
                         opened.generate(text, greedy(8), n_draft_max=2)
                         if name == "whole":
@@ -213,7 +218,7 @@ def script(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     params = greedy(args.tokens)
     found = []
     ratios: dict[str, list[float]] = {"fixed": [], "auto": []}
-    names = {"whole": None, "list": args.list}
+    names = heads(args)
     for turn in range(args.repetitions):
         for length, its in ratios.items():
             n_max = 4 if length == "fixed" else max(LENGTHS)
@@ -243,7 +248,7 @@ def mixed(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     english = prompts_of(pair, ("prose",), 1)[0][1]
     found = []
     for _ in range(args.repetitions):
-        for name, vocab in (("whole", None), ("list", args.list)):
+        for name, vocab in heads(args).items():
             for fixed in (True, False):
                 length = "fixed" if fixed else "auto"
                 with engine(pair, draft(pair, vocab, 4), args, n_slots=2, draft_length=length) as opened:
