@@ -624,17 +624,25 @@ def test_who_is_right_is_asked_every_round() -> None:
     assert sum(controller.asks(0, "ngram-mod") for _ in range(100)) < 50
 
 
+def controller_of(world: World, n: int) -> LengthController:
+    """One that knows what everything costs, with so many requests, each in a pool of its own."""
+    controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
+    for rows in range(1, 65):
+        for _ in range(3):
+            controller.verify.observe(rows, world.verify(rows))
+    for rows in range(1, 9):
+        controller.draft.observe(rows, world.draft(rows))
+    for seq in range(n):
+        controller.begin(seq)
+    return controller
+
+
 def test_nobody_tries_what_could_not_pay_with_so_many() -> None:
     """One sequence alone would draft; of four, whose batch is dear, none tries whether it would pay by now."""
     for n, tries in ((1, True), (4, False)):
-        controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
-        for rows in range(1, 65):
-            for _ in range(3):
-                controller.verify.observe(rows, 10.0 if rows <= 4 else 10.0 + 4.0 * (rows - 4))
-        for rows in range(1, 9):
-            controller.draft.observe(rows, 2.0)
+        world = World(lambda rows: 10.0 if rows <= 4 else 10.0 + 4.0 * (rows - 4), lambda n: 2.0)
+        controller = controller_of(world, n)
         for seq in range(n):
-            controller.begin(seq)
             for _ in range(40):
                 controller.observe_model_draft(seq, [0.9] * 4, 0, steps=4, emitted=1)
         controller.observe_time(n, 1e6)
@@ -684,14 +692,10 @@ def test_many_sequences_do_not_wait_for_the_draft_of_one() -> None:
 
 def test_two_sequences_draft_together_for_a_small_gain_and_four_do_not() -> None:
     for n, drafts in ((2, True), (4, False)):
-        controller = LengthController(n_max=4, n_rows_max=64, own_pools=True)
-        for rows in range(1, 65):  # of each token so much is saved that drafts are worth a tenth
-            for _ in range(3):
-                controller.verify.observe(rows, 10.0 if rows <= n else 10.0 + 2.5 * (rows - n) / n)
-        for rows in range(1, 9):
-            controller.draft.observe(rows, 6.0)
+        # Of each token so much is saved that drafts are worth a tenth.
+        world = World(lambda rows, n=n: 10.0 if rows <= n else 10.0 + 2.5 * (rows - n) / n, lambda n: 6.0)
+        controller = controller_of(world, n)
         for seq in range(n):
-            controller.begin(seq)
             for _ in range(40):
                 controller.observe_model_draft(seq, [0.9] * 4, 3, steps=4, emitted=4)
                 controller.observe_model_draft(seq, [0.9] * 4, 4, steps=4, emitted=5)

@@ -108,12 +108,10 @@ def test_random_schedules(
             for i, ((prompt, _), result) in enumerate(zip(jobs, alone, strict=True))
         }
         running: list[tuple[Generation, Result, SamplingParams]] = []
-        submitted: list[Generation] = []
         all_same = True
         for (prompt, params), expected in zip(jobs, alone, strict=True):
-            submitted.append(engine.submit(prompt, params))
-            running.append((submitted[-1], expected, params))
-            if rng.random() < 0.3:  # somebody else comes and goes, whose text the oracle does not know
+            running.append((engine.submit(prompt, params), expected, params))
+            if rng.random() < 0.3:  # somebody else comes and goes
                 engine.submit(rng.choice(jobs)[0], SAMPLING[1]).cancel()
             if rng.random() < 0.5:
                 generation, its, how = running.pop(rng.randrange(len(running)))
@@ -123,8 +121,7 @@ def test_random_schedules(
         stats = engine.stats()
         assert stats.n_waiting == 0 and all(slot.state == "idle" for slot in stats.slots)
         if accepted == "all" and all_same:
-            drafted = sum(generation.stats.drafted for generation in submitted)
-            assert sum(generation.stats.accepted for generation in submitted) == drafted > 0
+            assert stats.accepted == stats.drafted > 0
         if accepted == "some" and rollback == "checkpoint":
             assert stats.restores > 0
 

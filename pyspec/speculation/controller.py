@@ -247,27 +247,9 @@ class LengthController:
         if self._is_new:
             rates = [[max(self.BELIEF, rate) for rate in its] for its in rates]
         n_all = n_plain + len(seqs)
-        if self.own_pools and (n_plain or prompt_rows) and n_all - 1 > self.MOST_WAITING:
+        if (n_plain or prompt_rows) and self._too_many(n_all):
             return [0] * len(seqs)
-        if self.own_pools:
-            choice = best_common_length(
-                rates,
-                n_rows_max=self.n_rows_max - n_plain - prompt_rows,
-                decode_ms=lambda rows: self._decode_ms(n_all, prompt_rows, rows, equal=n_plain == 0),
-                draft_ms=self.draft,
-                n_plain=n_plain,
-                overhead_ms=self._overhead_ms,
-            )
-        else:
-            choice = best_lengths(
-                [Candidate(its) for its in rates],
-                n_plain=n_plain,
-                prompt_rows=prompt_rows,
-                n_rows_max=self.n_rows_max,
-                verify_ms=self.verify,
-                draft_ms=self.draft,
-                overhead_ms=self._overhead_ms,
-            )
+        choice = self._best_together(rates, n_plain, prompt_rows)
         idle = any(its.idle_rounds for its in states)
         plain_rate = n_all / (self._decode_ms(n_all, prompt_rows) + self._overhead_ms)
         reading = sum(
@@ -276,7 +258,7 @@ class LengthController:
             if k
         )
         margin = self.HYSTERESIS if idle else self.MARGIN
-        if self.own_pools and n_all - 1 > self.MOST_WAITING:  # rounds get longer, and many streams less steady
+        if self._too_many(n_all):  # rounds get longer, and many streams less steady
             margin = max(margin, 1.0 + self.WAITING)
         if choice.tokens / (choice.ms + reading) <= plain_rate * margin:
             return [0] * len(seqs)
@@ -503,7 +485,7 @@ class LengthController:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _too_many(self, n_generating: int) -> bool:
-        """With so many sequences, too many would wait for a draft that one of them has for nothing."""
+        """With so many sequences, too many would wait for a draft that one of them has."""
         return self.own_pools and n_generating - 1 > self.MOST_WAITING
 
     def _free(self, seq: int, speculator: str) -> FreeDrafts:
@@ -522,17 +504,24 @@ class LengthController:
 
     def _optimistic(self, rate: float, n_generating: int = 1) -> Choice:
         """What so many sequences would draft if so many of their tokens were accepted."""
-        rates = [[rate] * self.n_max] * n_generating
-        if self.own_pools and n_generating > 1:
+        return self._best_together([[rate] * self.n_max] * n_generating)
+
+    def _best_together(self, rates: Sequence[Sequence[float]], n_plain: int = 0, prompt_rows: int = 0) -> Choice:
+        """The lengths for sequences with these chances that bring the most tokens per second in one batch."""
+        n_all = n_plain + len(rates)
+        if self.own_pools:
             return best_common_length(
                 rates,
-                n_rows_max=self.n_rows_max,
-                decode_ms=lambda rows: self._decode_ms(n_generating, 0, rows, equal=True),
+                n_rows_max=self.n_rows_max - n_plain - prompt_rows,
+                decode_ms=lambda rows: self._decode_ms(n_all, prompt_rows, rows, equal=n_plain == 0),
                 draft_ms=self.draft,
+                n_plain=n_plain,
                 overhead_ms=self._overhead_ms,
             )
         return best_lengths(
             [Candidate(its) for its in rates],
+            n_plain=n_plain,
+            prompt_rows=prompt_rows,
             n_rows_max=self.n_rows_max,
             verify_ms=self.verify,
             draft_ms=self.draft,
